@@ -8,8 +8,8 @@ from gymnasium.spaces import Discrete
 
 from sebulba.rerun import rerun
 from sebulba.run import training
+from tests.disturbances import before_learning_from
 from tests.faults.runs import make_config
-from tests.rings import before_learning_from
 
 BAD_REWARD = 1e6
 

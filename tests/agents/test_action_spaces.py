@@ -34,7 +34,7 @@ from tests.on_policy import (
     make_run_spec,
     make_stream,
 )
-from tests.rings import make_learner, placed_item, published, update
+from tests.ring_parts import make_learner, placed_item, published, update
 from tests.streams import random_env_steps
 
 SPACES = {

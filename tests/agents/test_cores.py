@@ -32,7 +32,7 @@ from tests.on_policy import (
     make_run_spec,
     make_stream,
 )
-from tests.rings import make_learner, placed_item, published, update
+from tests.ring_parts import make_learner, placed_item, published, update
 
 every_core = pytest.mark.parametrize("core", CORES)
 

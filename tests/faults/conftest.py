@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from sebulba.run import ending
+from tests.disturbances import set_stop_deadlines
 from tests.faults.runs import LONG_S
-from tests.rings import set_stop_deadlines
 
 
 @pytest.fixture

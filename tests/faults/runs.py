@@ -13,7 +13,7 @@ from sebulba.config import (
     LearnerConfig,
     RunConfig,
 )
-from tests.rings import before
+from tests.disturbances import before
 from tests.toys import ToyConfig
 
 BREAKING = "tests.faults.breaking"

@@ -15,8 +15,8 @@ import pytest
 from sebulba.run import training
 from sebulba.storage.checkpoints import checkpointer
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.disturbances import before
 from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
-from tests.rings import before
 from tests.run.resuming import rows_in
 from tests.storage.metrics.test_tensorboard import read_events
 from tests.subprocesses import DEADLINE_S, started, wait_for

@@ -17,12 +17,13 @@ from sebulba.rerun import rerun
 from sebulba.ring import make
 from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
-from tests import rings
+from tests import ring_parts
 from tests.faults import breaking
 from tests.faults.breaking import NAN_AT, NanAgent
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.ring.test_learner import NUM_ENVS, make_item
-from tests.rings import NonFiniteError, close, make_ring, published, resume, update, update_step
+from tests.ring_parts import NonFiniteError, published, update, update_step
+from tests.rings import close, make_ring, resume
 from tests.run.resuming import rows_in
 from tests.toys import ToyConfig, toy_run_spec
 
@@ -35,7 +36,7 @@ def make_learner(bad_steps, *, limit=1, num_devices=1, updates_per_cycle=1, agen
     agent = agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec)
     agent.bad_steps = bad_steps
     settings = {"on_non_finite": "skip", "max_non_finite_updates": limit}
-    learner = rings.make_learner(agent, learners, num_envs=NUM_ENVS, seed=1, **settings)
+    learner = ring_parts.make_learner(agent, learners, num_envs=NUM_ENVS, seed=1, **settings)
     return learner, learners
 
 

@@ -13,8 +13,8 @@ from sebulba.errors import ConfigError
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import training
+from tests.disturbances import before
 from tests.faults.runs import hang_at, last_line, make_config, summary_of
-from tests.rings import before
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
 from tests.toys import ToyAgent
 

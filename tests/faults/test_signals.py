@@ -18,9 +18,9 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import Threads
 from sebulba.run.training import train_to_exit_code
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.disturbances import before, set_stop_deadlines
 from tests.faults.hanging import SLOW_UPDATE_S
 from tests.faults.runs import ENDLESS, last_line, make_config, summary_of
-from tests.rings import before, set_stop_deadlines
 from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
 from tests.toys import ToyAgent

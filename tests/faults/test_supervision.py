@@ -14,9 +14,9 @@ from sebulba.ring.clocks import ENVIRONMENT
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training, watchdog
 from sebulba.storage.checkpoints.restore import steps_in
+from tests.disturbances import before, set_stop_deadlines, set_watchdog_time
 from tests.faults import hanging
 from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config, summary_of
-from tests.rings import before, set_stop_deadlines, set_watchdog_time
 from tests.subprocesses import run_python
 from tests.toys import ToyAgent
 

@@ -9,7 +9,7 @@ from sebulba.config.schema import DistributedConfig
 from sebulba.devices.roles import assign_devices
 from sebulba.hosts import connection as hosts
 from tests.hosts.test_learner_over_hosts import NUM_HOSTS, learn
-from tests.rings import published
+from tests.ring_parts import published
 
 port, process_id, out = sys.argv[1:]
 hosts.connect(

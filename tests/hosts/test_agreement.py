@@ -10,15 +10,9 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.hosts.agreement import Agreement, message_type, read_infos, write_infos
 from sebulba.ring.clocks import AGREEMENT, COMPILE
 from sebulba.ring.run_end import RunEnd
-from tests.rings import (
-    assert_same_infos,
-    before,
-    make_episodes,
-    make_info,
-    make_ring,
-    run_ring,
-    stop,
-)
+from tests.disturbances import before
+from tests.ring_parts import assert_same_infos, make_episodes, make_info
+from tests.rings import make_ring, run_ring, stop
 from tests.run.runs import make_config
 
 

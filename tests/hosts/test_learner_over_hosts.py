@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices
 from tests.hosts import processes
-from tests.rings import make_learner, placed_item, published, update
+from tests.ring_parts import make_learner, placed_item, published, update
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
 
 NUM_ENVS = 8

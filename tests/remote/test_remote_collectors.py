@@ -33,7 +33,8 @@ from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
 from sebulba.storage.run_dir import describe_software, open_run_dir
 from tests.remote.fakes import FakeProcesses, deaths, make_collector
-from tests.rings import Closed, assert_equal_bits, close, make_ring, published, run_ring
+from tests.ring_parts import assert_equal_bits, published
+from tests.rings import Closed, close, make_ring, run_ring
 from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

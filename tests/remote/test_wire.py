@@ -4,8 +4,10 @@ import jax
 import pytest
 
 from sebulba.remote import wire
+from tests.disturbances import collected_of
 from tests.ring.test_frames_once import make_config, stacked
-from tests.rings import assert_equal_bits, close, collected_of, keep_observations, make_ring
+from tests.ring_parts import assert_equal_bits
+from tests.rings import close, keep_observations, make_ring
 
 
 def crossing(env, monkeypatch=None):

@@ -2,7 +2,8 @@
 
 import jax
 
-from tests.rings import actor_devices, are_fused, close, know_no_platform, make_ring, run_ring
+from tests.disturbances import know_no_platform
+from tests.rings import actor_devices, are_fused, close, make_ring, run_ring
 from tests.run.test_modes import CARTPOLE, make_config
 
 

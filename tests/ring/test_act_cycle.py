@@ -19,7 +19,7 @@ from sebulba.ring.clocks import WallClock
 from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions
 from sebulba.types import EnvironmentSpec, EnvStep, Trajectory
 from tests.envs.masked import expected_masks
-from tests.rings import (
+from tests.ring_parts import (
     act_cycle,
     append_to_rows,
     collect_donated,

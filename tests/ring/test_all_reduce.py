@@ -11,18 +11,15 @@ import pytest
 from sebulba.config.loading import load_config
 from tests.ring.test_learner import make_item, make_learner
 from tests.ring.test_progress import make_config
-from tests.rings import (
+from tests.ring_parts import (
     all_reduce_columns,
-    all_reduce_of_run,
-    close,
-    make_ring,
     mean_gradients,
     measure_all_reduces,
     num_measurements,
-    run_config,
     update,
     update_step,
 )
+from tests.rings import all_reduce_of_run, close, make_ring, run_config
 from tests.toys import ToyConfig
 
 NETWORKS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}

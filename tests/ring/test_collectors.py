@@ -14,18 +14,15 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.envs.base import EnvironmentFault
-from tests.rings import (
+from tests.disturbances import (
     CollectorLost,
-    assert_equal_bits,
-    close,
     collected_of,
     drop_collectors,
     lose_collectors,
-    make_ring,
     new_collector,
-    published,
-    run_ring,
 )
+from tests.ring_parts import assert_equal_bits, published
+from tests.rings import close, make_ring, run_ring
 from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

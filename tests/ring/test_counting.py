@@ -12,7 +12,8 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, Learne
 from sebulba.devices.memory import num_bytes
 from sebulba.ring.state import joined_boundaries, restore, state_of
 from sebulba_agents.config import A2CConfig
-from tests.rings import act, close, info_of, learn, make_ring, program_of_cycles, publish
+from tests.ring_parts import info_of
+from tests.rings import act, close, learn, make_ring, program_of_cycles, publish
 
 WINDOW = 30
 

@@ -15,16 +15,8 @@ from sebulba.toolkit.convolutions import convolve
 from tests import rings
 from tests.extras import needs_search
 from tests.ring.test_learner import make_item, make_learner
-from tests.rings import (
-    act_in_turn,
-    activities_in_calls,
-    close,
-    is_slow_in_a_loop,
-    learn,
-    publish,
-    published,
-    update,
-)
+from tests.ring_parts import activities_in_calls, is_slow_in_a_loop, published, update
+from tests.rings import act_in_turn, close, learn, publish
 from tests.toys import ToyAgent
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"

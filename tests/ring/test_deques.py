@@ -5,14 +5,8 @@ import threading
 import pytest
 
 from sebulba.ring.ledger import Ledger, LedgerError
-from tests.rings import (
-    Closed,
-    SequenceError,
-    info_of,
-    networks_deque,
-    numbered_item,
-    trajectory_deque,
-)
+from tests.ring_parts import SequenceError, info_of, networks_deque, numbered_item, trajectory_deque
+from tests.rings import Closed
 
 
 def collect_and_put(deque, ledger, item):

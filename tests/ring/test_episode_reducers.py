@@ -12,7 +12,7 @@ from sebulba.hosts.agreement import message_type, read_infos, write_infos
 from sebulba.run import training
 from sebulba.types import Trajectory
 from tests.faults.runs import make_config
-from tests.rings import (
+from tests.ring_parts import (
     assert_same_infos,
     follow_episodes,
     load_reducers,

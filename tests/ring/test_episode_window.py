@@ -5,7 +5,7 @@ import pytest
 
 from sebulba.ring.progress import EpisodeWindow
 from sebulba.ring.records import FinishedEpisodes
-from tests.rings import make_episodes
+from tests.ring_parts import make_episodes
 
 
 def records(*returns: float) -> FinishedEpisodes:

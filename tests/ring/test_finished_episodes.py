@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sebulba.types import Trajectory
-from tests.rings import follow_episodes
+from tests.ring_parts import follow_episodes
 from tests.streams import random_env_steps
 
 

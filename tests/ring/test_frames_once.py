@@ -16,17 +16,9 @@ from sebulba.config import (
 )
 from sebulba.devices.memory import num_bytes
 from sebulba.toolkit.frame_stack import last_row, with_stacks
-from tests.rings import (
-    act,
-    assert_equal_bits,
-    close,
-    collected_of,
-    keep_observations,
-    make_ring,
-    published,
-    run_ring,
-    trajectory_of,
-)
+from tests.disturbances import collected_of
+from tests.ring_parts import assert_equal_bits, published, trajectory_of
+from tests.rings import act, close, keep_observations, make_ring, run_ring
 from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

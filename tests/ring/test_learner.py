@@ -9,8 +9,15 @@ import pytest
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
 from sebulba.errors import ConfigError
 from sebulba.types import Clock, EnvStepCount
-from tests import rings
-from tests.rings import ReplicaError, check_replicas, placed_item, published, trajectory_of, update
+from tests import ring_parts
+from tests.ring_parts import (
+    ReplicaError,
+    check_replicas,
+    placed_item,
+    published,
+    trajectory_of,
+    update,
+)
 from tests.toys import ToyAgent, ToyConfig, ToyState, toy_run_spec, toy_trajectory
 
 NUM_ENVS = 8
@@ -20,7 +27,7 @@ def make_learner(num_devices=1, updates_per_cycle=1, agent_class=ToyAgent, **set
     learner_devices = LearnerDevices(jax.devices()[:num_devices])
     run_spec = toy_run_spec(num_envs=NUM_ENVS, num_learner_devices=num_devices)
     agent = agent_class(ToyConfig(updates_per_cycle=updates_per_cycle), run_spec)
-    learner = rings.make_learner(agent, learner_devices, num_envs=NUM_ENVS, seed=1, **settings)
+    learner = ring_parts.make_learner(agent, learner_devices, num_envs=NUM_ENVS, seed=1, **settings)
     return learner, learner_devices
 
 

@@ -12,7 +12,8 @@ from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.types import EnvStep, Trajectory
 from tests.envs.leavers import FIRST_LEAVES
-from tests.rings import act, close, follow_episodes, make_ring, run_ring
+from tests.ring_parts import follow_episodes
+from tests.rings import act, close, make_ring, run_ring
 
 FLAGS = ["--actor.threads-per-device", "1", "--run.mode", "serial", "--learner.policy-lag", "0"]
 

@@ -9,11 +9,11 @@ import pytest
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import A2CConfig
+from tests.ring_parts import make_episodes
 from tests.rings import (
     close,
     finish_episodes,
     has_reached_goal,
-    make_episodes,
     make_ring,
     run_config,
     run_ring,

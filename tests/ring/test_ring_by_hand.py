@@ -8,7 +8,8 @@ import runpy
 from sebulba.config import DevicesConfig
 from sebulba.config.loading import load_config
 from tests.ring.test_collectors import assert_equal_bits
-from tests.rings import make_ring, published, run_ring
+from tests.ring_parts import published
+from tests.rings import make_ring, run_ring
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "ring_by_hand.py"
 

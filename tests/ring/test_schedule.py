@@ -8,7 +8,8 @@ import time
 import pytest
 
 from sebulba.ring.schedule import Schedule
-from tests.rings import Closed, info_of, networks_deque, numbered_item, trajectory_deque
+from tests.ring_parts import info_of, networks_deque, numbered_item, trajectory_deque
+from tests.rings import Closed
 
 
 def test_lock_step_acts_with_exactly_the_version_being_updated():

@@ -12,7 +12,8 @@ from sebulba.config import EnvConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from tests.ring.test_act_cycle import NUM_ENVS, Cycles
-from tests.rings import compilations, make_ring
+from tests.ring_parts import compilations
+from tests.rings import make_ring
 
 LENGTH = 40
 CATCH = EnvConfig(suite="jax", id="Catch-v0")

@@ -2,7 +2,7 @@
 
 import time
 
-from tests.rings import before
+from tests.disturbances import before
 
 
 def insert_delays(rng, longest_s, *, setattr=setattr):

@@ -13,7 +13,7 @@ from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
 from sebulba.run import training
-from tests import rings
+from tests import disturbances, rings
 from tests.extras import needs_search
 from tests.faults import runs as faulty_runs
 from tests.rings import make_ring, run_ring
@@ -199,12 +199,14 @@ def calls_and_counts(ring, monkeypatch):
     A call is `("call", cycles)`, a counted cycle `("count", cycles until then)`.
     """
     events = []
-    rings.note_calls(lambda num_cycles: events.append(("call", num_cycles)), monkeypatch.setattr)
+    disturbances.note_calls(
+        lambda num_cycles: events.append(("call", num_cycles)), monkeypatch.setattr
+    )
 
     def note_count(progress):
         events.append(("count", progress.cycles + 1))
 
-    rings.before("count", note_count, setattr=monkeypatch.setattr)
+    disturbances.before("count", note_count, setattr=monkeypatch.setattr)
     rows = run_ring(ring, mode="anakin")
     return events, [without_times(row) for row in rows]
 
@@ -222,7 +224,7 @@ def num_counted_ahead(events):
 
 
 def test_the_next_call_is_dispatched_before_a_call_is_counted(monkeypatch):
-    rings.set_most_ahead(monkeypatch)
+    disturbances.set_most_ahead(monkeypatch)
     config = make_config("ppo_bandit", *STEPS, mode="anakin")
     ring = make_ring(config)
     events, rows = calls_and_counts(ring, monkeypatch)
@@ -238,14 +240,14 @@ def test_the_next_call_is_dispatched_before_a_call_is_counted(monkeypatch):
 def test_a_large_state_or_a_long_call_is_not_dispatched_ahead(monkeypatch, limit):
     config = make_config("ppo_bandit", *STEPS, mode="anakin")
     _, expected_rows = run_config(config)
-    rings.set_most_ahead(monkeypatch, **{limit: 0})
+    disturbances.set_most_ahead(monkeypatch, **{limit: 0})
     events, rows = calls_and_counts(make_ring(config), monkeypatch)
     assert num_counted_ahead(events) == 0
     assert rows == expected_rows
 
 
 def test_a_call_that_was_dispatched_before_the_goal_changes_nothing(monkeypatch):
-    rings.set_most_ahead(monkeypatch)
+    disturbances.set_most_ahead(monkeypatch)
     config = make_config("ppo_bandit", *STEPS, mode="anakin")
     run_changed = dataclasses.replace(config.run, stop_at_return=0.3)
     config = dataclasses.replace(config, run=run_changed)

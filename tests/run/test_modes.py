@@ -8,15 +8,9 @@ import pytest
 from sebulba.agent_check import AgentError
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.errors import ConfigError
-from tests.rings import (
-    before,
-    before_learning_from,
-    make_ring,
-    published,
-    run_ring,
-    stop,
-    wrap_act_cycle,
-)
+from tests.disturbances import before, before_learning_from, wrap_act_cycle
+from tests.ring_parts import published
+from tests.rings import make_ring, run_ring, stop
 from tests.toys import ToyConfig, ToyState
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

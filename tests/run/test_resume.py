@@ -27,8 +27,10 @@ from sebulba.storage.checkpoints.restore import steps_in
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config
+from tests.disturbances import before
 from tests.extras import needs_search
-from tests.rings import before, episode_window, num_taken, published, run_config
+from tests.ring_parts import published
+from tests.rings import episode_window, num_taken, run_config
 from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
 

@@ -20,17 +20,16 @@ from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.storage.checkpoints.restore import steps_in
 from sebulba_agents.config import ImpalaConfig
+from tests.ring_parts import info_of, trajectory_of
 from tests.rings import (
     act,
     actor_cycles,
     close,
     episode_window,
     episodes_interrupted,
-    info_of,
     make_ring,
     resume,
     run_config,
-    trajectory_of,
 )
 from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig

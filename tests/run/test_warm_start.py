@@ -24,7 +24,8 @@ from sebulba_agents.ddqn import DDQN
 from sebulba_agents.replay_config import DDQNConfig, SACConfig
 from sebulba_agents.sac import SAC
 from tests.evaluation.runs import tiny_config
-from tests.rings import close, make_ring, published
+from tests.ring_parts import published
+from tests.rings import close, make_ring
 from tests.toys import one_actor_run_spec
 
 NORMALISED = ImpalaConfig(network="mlp", hidden_sizes=(8,), normalize_observations=True)
