@@ -138,7 +138,10 @@ class SharedStep:
 
 
 _LOCK = threading.Lock()
-# By what pools that are alike have in common: those that a pool may still join.
+# By what pools that are alike have in common: those that a pool may still join. They belong to no
+# object of a run: a run makes environments of every suite by the same call, in which it has nothing
+# to hand on, and only this adapter knows which pools are alike. Nothing is kept alive here: what
+# holds a step are the act cycles over its pools.
 _shared_steps: weakref.WeakValueDictionary[tuple, SharedStep] = weakref.WeakValueDictionary()
 
 
