@@ -18,7 +18,7 @@ from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import core_settings
-from sebulba.toolkit.critic_observation import CriticObservation
+from sebulba.toolkit.critic_observation import CriticObservation, SameObservation
 from sebulba.toolkit.distributions import Distribution, legal_only
 from sebulba.toolkit.normalization import (
     Normalization,
@@ -115,28 +115,30 @@ class ActorCriticAgent(Agent):
         Raises:
             ConfigError: the network or the policy does not suit the environment.
         """
-        environment, critic, critic_torso = run_spec.environment, None, None
+        environment, critic = run_spec.environment, None
         if config.critic_observation is not None:
             critic = CriticObservation(
                 environment, config.critic_observation, setting="agent.critic_observation"
             )
             environment = critic.policy_environment
+        self._views = critic or SameObservation()
         settings = config.torso_for(environment)
         is_mlp = settings.network in ("mlp", "relu_mlp")
-        self._has_dense_rows = is_mlp and torso is None and config.lstm_size is None
-        if critic is not None:
-            # Beside its part, the value function sees what the policy's head or its network sees.
-            has_own_torso = is_mlp and config.lstm_size is None
-            beside = settings.choices if has_own_torso else ((),)
-            of_critic = dataclasses.replace(
-                settings,
-                network=settings.network if is_mlp else "mlp",
-                choices=critic.choices and (*(beside or ()), *critic.choices),
-            )
-            critic_torso = functools.partial(ObservationTorso, of_critic)
+        has_torso_per_head = is_mlp and config.lstm_size is None
+        self._has_dense_rows = has_torso_per_head and torso is None
         if torso is None:
             check_network(settings, environment.observation)
             torso = functools.partial(ObservationTorso, settings)
+        value_torso = torso if has_torso_per_head else None
+        if critic is not None:
+            # Before its own part comes what the policy sees, or the features, which are no choices.
+            of_shared = settings.choices if has_torso_per_head else ((),)
+            of_value = dataclasses.replace(
+                settings,
+                network=settings.network if is_mlp else "mlp",
+                choices=critic.choices and (*(of_shared or ()), *critic.choices),
+            )
+            value_torso = functools.partial(ObservationTorso, of_value)
         self._config = config
         self._run_spec = run_spec
         self._loss = loss
@@ -148,18 +150,17 @@ class ActorCriticAgent(Agent):
                 initial_log_std=config.initial_log_std,
             ),
             torso=torso,
-            has_torso_per_head=is_mlp,
             core=core_settings(config.core, config.lstm_size, config.core_options),
-            critic=critic,
-            critic_torso=critic_torso,
+            value_torso=value_torso,
+            shares_features=not has_torso_per_head,
+            views=self._views,
         )
-        self._critic = critic
         self._optimizer = _make_optimizer(config)
         self._action = action_shape(run_spec.environment.action_space)
 
     def policy_observation(self, observation: PyTree) -> PyTree:
         """Return what the policy sees: all but `critic_observation`."""
-        return observation if self._critic is None else self._critic.of_policy(observation)
+        return self._views.of_policy(observation)
 
     def init_networks(self, key: jax.Array) -> ActorCriticNetworks:
         """Return initial parameters and empty normalisation statistics."""
@@ -314,10 +315,8 @@ class ActorCriticAgent(Agent):
         normalization = networks.normalization
         reward = normalization.scale(env_steps.reward)
         apply = functools.partial(self._network.apply, networks.params)
-        observation = env_steps.observation
-        if self._critic is not None:
-            # Outside of a run acting has no part for the value function, and uses no value.
-            observation = self._critic.completed(observation, env_steps.reward.shape)
+        # Outside of a run acting has no part for the value function, and uses no value.
+        observation = self._views.completed(env_steps.observation, env_steps.reward.shape)
         observation = normalization.normalize(observation)
         past = {
             "reward": clip_rewards(reward, self._config.reward_clip),

@@ -12,7 +12,7 @@ from flax.linen.initializers import orthogonal
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, unroll_core
-from sebulba.toolkit.critic_observation import CriticObservation
+from sebulba.toolkit.critic_observation import CriticObservation, SameObservation
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Distribution
 from sebulba.toolkit.policy_heads import PolicyHead
@@ -41,11 +41,11 @@ class ActorCritic(nn.Module):
 
     policy: PolicyHead
     torso: Callable[..., nn.Module]  # name -> module
-    has_torso_per_head: bool  # of a feed-forward network
     core: CoreSettings | None
-    # What the value function alone sees, and its own layers; None: it sees what the policy sees.
-    critic: CriticObservation | None = None
-    critic_torso: Callable[..., nn.Module] | None = None  # name -> module
+    # The value function's own layers; None: it is a head on the features of the policy's.
+    value_torso: Callable[..., nn.Module] | None  # name -> module
+    shares_features: bool  # whether these layers take the features, and not what the policy sees
+    views: SameObservation | CriticObservation = SameObservation()
 
     @nn.compact
     def __call__(
@@ -69,21 +69,18 @@ class ActorCritic(nn.Module):
         Returns:
             Policy and value of each row, and the state after the last one.
         """
-        seen = observation if self.critic is None else self.critic.of_policy(observation)
-        for_policy = for_value = fold_time(self.torso(name="torso"), seen)
+        seen = self.views.of_policy(observation)
+        features = fold_time(self.torso(name="torso"), seen)
         if self.core is not None:
-            inputs = join_past(for_policy, reward, self.policy.encode(last_action), is_first)
-            for_policy, state = unroll_core(self.core, inputs, is_first, state, name="core")
-            for_value = for_policy
-        elif self.has_torso_per_head and self.critic is None:
-            for_value = fold_time(self.torso(name="value_torso"), observation)
-        elif self.has_torso_per_head:
-            for_value = seen
-        if self.critic is not None and self.critic_torso is not None:
-            both = for_value, self.critic.of_critic(observation)
-            for_value = fold_time(self.critic_torso(name="value_torso"), both)
+            inputs = join_past(features, reward, self.policy.encode(last_action), is_first)
+            features, state = unroll_core(self.core, inputs, is_first, state, name="core")
+        for_value = features
+        if self.value_torso is not None:
+            shared = features if self.shares_features else seen
+            for_value = self.views.of_value(shared, observation)
+            for_value = fold_time(self.value_torso(name="value_torso"), for_value)
         values = Dense(1, kernel_init=orthogonal(_VALUE_GAIN), name="value")
-        return PolicyValue(policy=self.policy(for_policy), values=values(for_value)[..., 0]), state
+        return PolicyValue(policy=self.policy(features), values=values(for_value)[..., 0]), state
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Return the zero state of `batch_size` environments."""

@@ -17,6 +17,24 @@ from sebulba.toolkit.spaces import zeros
 from sebulba.types import EnvironmentSpec, PyTree
 
 
+class SameObservation:
+    """The value function sees what the policy sees: the `CriticObservation` without a part."""
+
+    def of_policy(self, observation: PyTree) -> PyTree:
+        """Return the observation."""
+        return observation
+
+    def of_value(self, shared: PyTree, observation: PyTree) -> PyTree:
+        """Return what the policy sees, or its features."""
+        del observation
+        return shared
+
+    def completed(self, observation: PyTree, leading: tuple[int, ...]) -> PyTree:
+        """Return the observation."""
+        del leading
+        return observation
+
+
 class CriticObservation:
     """Tells the part of the value function from that of the policy."""
 
@@ -63,9 +81,14 @@ class CriticObservation:
             return observation
         return self._without(observation)
 
-    def of_critic(self, observation: PyTree) -> PyTree:
-        """Return what only the value function sees of a complete observation."""
-        return observation[self._key]
+    def of_value(self, shared: PyTree, observation: PyTree) -> PyTree:
+        """Return what the value function sees.
+
+        Args:
+            shared: what the policy sees, or its features.
+            observation: complete.
+        """
+        return shared, observation[self._key]
 
     def completed(self, observation: PyTree, leading: tuple[int, ...]) -> PyTree:
         """Return a complete observation, with zeros for the value function if it has no part of it.

@@ -40,11 +40,14 @@ def make_inputs(seed=0, shape=VECTOR, length=LENGTH, num_envs=NUM_ENVS):
 
 @functools.cache
 def make_network(torso="mlp", lstm_size=None, hidden_sizes=(8, 8)):
+    has_torso_per_head = torso == "mlp" and lstm_size is None
+    make_torso = functools.partial(ObservationTorso, TorsoSettings(torso, hidden_sizes))
     return ActorCritic(
         policy=CategoricalHead(NUM_ACTIONS),
-        torso=functools.partial(ObservationTorso, TorsoSettings(torso, hidden_sizes)),
-        has_torso_per_head=torso == "mlp",
+        torso=make_torso,
         core=core_settings("lstm", lstm_size, {}),
+        value_torso=make_torso if has_torso_per_head else None,
+        shares_features=not has_torso_per_head,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba.toolkit.critic_observation import CriticObservation
+from sebulba.toolkit.critic_observation import CriticObservation, SameObservation
 from sebulba.types import EnvironmentSpec
 
 
@@ -35,7 +35,8 @@ def test_the_policy_sees_what_is_left_of_a_dict_or_the_only_other_part():
     complete = {"observation": np.ones(2), "state": {"x": np.zeros(4)}}
     assert one.of_policy(complete) is complete["observation"]
     assert one.of_policy(complete["observation"]) is complete["observation"]
-    assert one.of_critic(complete) is complete["state"]
+    seen, of_value = one.of_value(complete["observation"], complete)
+    assert seen is complete["observation"] and of_value is complete["state"]
 
 
 @pytest.mark.parametrize("has_state_inside", [False, True])
@@ -71,3 +72,11 @@ def test_the_choices_of_each_part_stay_with_it():
 def test_an_observation_without_two_parts_is_refused_by_the_setting(observation, message):
     with pytest.raises(ConfigError, match=message):
         split(observation)
+
+
+def test_without_a_part_both_see_the_observation():
+    observation, features = {"a": np.ones(2)}, np.ones(3)
+    same = SameObservation()
+    assert same.of_policy(observation) is observation
+    assert same.of_value(features, observation) is features
+    assert same.completed(observation, (5, 6)) is observation
