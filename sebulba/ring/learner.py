@@ -116,15 +116,15 @@ class Learner:
         self.clock = clock
         self.programs = programs
         self.learner_devices = programs.learner_devices
-        self._arrive: Callable[[], None] | None = None  # see `follow`
+        self._set_arrays: Callable[[], None] | None = None  # see `defer_arrays`
         self.state = programs.init(self.learner_devices.replicate(key))
         self.published = programs.actor_networks(self.state.networks)
 
     @property
     def state(self) -> LearnerState:
         """All that updates change, on the learner devices; an update donates it."""
-        self.settle()
-        assert self._state is not None
+        self.set_deferred()
+        assert self._state is not None  # It is None only while it is deferred.
         return self._state
 
     @state.setter
@@ -134,7 +134,7 @@ class Learner:
     @property
     def published(self) -> Networks:
         """The networks for the actors, which nothing donates."""
-        self.settle()
+        self.set_deferred()
         return self._published
 
     @published.setter
@@ -242,23 +242,23 @@ class Learner:
         self.published = self.programs.actor_networks(networks)
 
     def advance(self, *, num_cycles: int, num_updates: int) -> None:
-        """Count learner cycles that were run elsewhere; their arrays are set, or `follow`."""
+        """Count learner cycles that were run elsewhere; the caller sets or defers their arrays."""
         self.num_cycles += num_cycles
         self.num_updates += num_updates
 
-    def follow(self, arrive: Callable[[], None]) -> None:
-        """Have the arrays of the present cycle set when the next of them is asked for.
+    def defer_arrays(self, set_arrays: Callable[[], None]) -> None:
+        """Set the arrays of the present cycle only when one of them is asked for.
 
         Args:
-            arrive: sets `state` and `published`, and what else its caller keeps with them.
+            set_arrays: sets `state` and `published`, and what else its caller keeps with them.
         """
-        self._arrive, self._state, self._published = arrive, None, None
+        self._set_arrays, self._state, self._published = set_arrays, None, None
 
-    def settle(self) -> None:
-        """Set the arrays now, if they still `follow`."""
-        arrive, self._arrive = self._arrive, None
-        if arrive is not None:
-            arrive()
+    def set_deferred(self) -> None:
+        """Set the arrays now, if they are still deferred."""
+        set_arrays, self._set_arrays = self._set_arrays, None
+        if set_arrays is not None:
+            set_arrays()
 
     @property
     def state_of_host(self) -> LearnerState:

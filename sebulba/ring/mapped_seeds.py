@@ -129,21 +129,21 @@ class MappedSeeds:
         if num_done > 0:
             end = call if is_complete else self._calls.repeat(call, num_done)
             learner.advance(num_cycles=num_done, num_updates=num_done * call.num_updates)
-            learner.follow(
+            learner.defer_arrays(
                 lambda: anakin.arrive(*self._take((end.end, end.networks), np.int32(number)))
             )
             learner.clock.lap(PUBLISH)
         ring.is_between_cycles = True
         if num_done > 0:
             if len(learner.learner_devices) > 1:
-                learner.settle()  # Observers compare the devices.
+                learner.set_deferred()  # Observers compare the devices.
             ring.report(counted, observers)
         return is_complete
 
     def _leave(self, number: int) -> None:
         """Give a seed its own arrays, and its actors its point if its run is to continue."""
         anakin = self._anakins[number]
-        anakin.ring.learner.settle()
+        anakin.ring.learner.set_deferred()
         if not anakin.ring.end.is_set:
             anakin.give_to_actors()
         self.running.remove(number)

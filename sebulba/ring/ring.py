@@ -127,7 +127,7 @@ class Ring:
     @property
     def points(self) -> list[Point]:
         """Each actor's point after its last trajectory that was learned from, for checkpoints."""
-        self.learner.settle()
+        self.learner.set_deferred()
         return self._points
 
     @points.setter
@@ -212,7 +212,7 @@ class Ring:
 
         The next act cycles need them. Before the first learner cycles, version 0 stands for all.
         """
-        self.learner.settle()
+        self.learner.set_deferred()
         device = self.actors[0].device
         current = self.learner.num_cycles
         staged = self.stagings[device].staged
