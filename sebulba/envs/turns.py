@@ -8,7 +8,7 @@ opponents as the game that needs the most.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import jax
@@ -21,7 +21,7 @@ from sebulba.envs.final_rows import where_row
 from sebulba.envs.jax_environment import IN_TURNS, JaxEnvironment, JaxTask
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
-from sebulba.types import EnvironmentSpec, EnvStep, Opponents, PyTree
+from sebulba.types import EnvStep, Opponents, PyTree
 
 OPTIONS = ("opponent", "pool_size", "pool_every")
 """The options of a game in turns, besides its own."""
@@ -59,31 +59,6 @@ def take_opponents(options: dict[str, Any]) -> Opponents | None:
     return Opponents(**pool) if kind == "past" else Opponents()
 
 
-class Plies(Protocol):
-    """Games as environments of whoever is to move: each move is a step; a `JaxEnvironment`."""
-
-    num_envs: int
-    spec: EnvironmentSpec
-    whole_state: PyTree  # with `task_state` and `key`, [N, ...]
-
-    @property
-    def traceable_step(self) -> TraceableStep:
-        """The step inside `jit`; that of an equal game is the same object."""
-        ...
-
-    def reset(self) -> EnvStep:
-        """Start all games."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return the game's options."""
-        ...
-
-    def render(self) -> np.ndarray:
-        """Return the first game's frame."""
-        ...
-
-
 @pytree_dataclass
 class TurnState:
     """The complete state of `N` games in turns."""
@@ -94,7 +69,7 @@ class TurnState:
 
 
 def _turn_functions(
-    plies: Plies, is_opponents_turn: Callable[[PyTree], jax.Array]
+    plies: JaxEnvironment, is_opponents_turn: Callable[[PyTree], jax.Array]
 ) -> "_TurnFunctions":
     """Return the functions of games; those of equal tasks share them, see `jax_environment`."""
     step, num_actions = plies.traceable_step, int(plies.spec.action_space.n)
@@ -208,7 +183,7 @@ class GameInTurns:
 
     def __init__(
         self,
-        plies: Plies,
+        plies: JaxEnvironment,
         is_opponents_turn: Callable[[PyTree], jax.Array],
         opponents: Opponents | None,
     ):
