@@ -43,19 +43,13 @@ def init_moments(shape: tuple[int, ...]) -> RunningMoments:
     )
 
 
-def merge(moments: RunningMoments, x: jax.Array, mask: jax.Array) -> RunningMoments:
-    """Return the moments after adding the entries of all learner devices where `mask`.
+def moments_of(x: jax.Array, mask: jax.Array) -> RunningMoments:
+    """Return the moments of the entries of all learner devices where `mask`.
 
     Args:
-        moments: the moments of arrays `[...]` before the batch.
         x: `[T, B, ...]`, float32.
-        mask: `[T, B]`, bool; all False leaves the moments unchanged.
+        mask: `[T, B]`, bool; all False: merging them changes nothing.
     """
-    return _merge_moments(moments, moments_of(x, mask))
-
-
-def moments_of(x: jax.Array, mask: jax.Array) -> RunningMoments:
-    """Return the moments of the entries of all learner devices where `mask`; see `merge`."""
     mean = masked_feature_mean(x, mask)
     return RunningMoments(
         count=masked_sum(jnp.ones(mask.shape, jnp.float32), mask),
@@ -64,7 +58,8 @@ def moments_of(x: jax.Array, mask: jax.Array) -> RunningMoments:
     )
 
 
-def _merge_moments(moments: RunningMoments, added: RunningMoments) -> RunningMoments:
+def merge(moments: RunningMoments, added: RunningMoments) -> RunningMoments:
+    """Return the moments of arrays `[...]` and of those of a batch."""
     count = moments.count + added.count
     # Means and shares instead of sums of squares, which lose precision as the count grows.
     share = added.count / jnp.maximum(count, 1.0)
@@ -161,7 +156,7 @@ def merge_normalization(
 ) -> Normalization:
     """Return the moments after adding those of `normalization_of_rows`, where `when` `[]`."""
     merged = jax.tree.map(
-        _merge_moments, normalization, added, is_leaf=lambda x: isinstance(x, RunningMoments)
+        merge, normalization, added, is_leaf=lambda x: isinstance(x, RunningMoments)
     )
     return jax.tree.map(lambda new, old: jnp.where(when, new, old), merged, normalization)
 

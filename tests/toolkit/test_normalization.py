@@ -8,7 +8,7 @@ import pytest
 
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
-from sebulba.toolkit.normalization import init_moments, merge
+from sebulba.toolkit.normalization import init_moments, merge, moments_of
 
 LENGTH, NUM_ENVS = 5, 8
 
@@ -24,12 +24,16 @@ def make_batches(offset=0.0):
     return x, mask
 
 
+def with_batch(moments, x, mask):
+    return merge(moments, moments_of(x, mask))
+
+
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_merged_batches_have_the_moments_of_all_entries(offset):
     x, mask = make_batches(offset)
     moments = init_moments((2,))
     for batch in zip(x, mask, strict=True):
-        moments = merge(moments, *map(jnp.asarray, batch))
+        moments = with_batch(moments, *map(jnp.asarray, batch))
     seen = x[mask].astype(np.float64)
     assert moments.count == len(seen)
     np.testing.assert_allclose(moments.mean, seen.mean(axis=0), rtol=1e-4, atol=1e-4)
@@ -41,18 +45,18 @@ def test_a_batch_with_nothing_in_it_changes_nothing_at_all(before):
     x, mask = map(jnp.asarray, make_batches())
     moments = init_moments((2,))
     for batch in range(before):
-        moments = merge(moments, x[batch], mask[batch])
-    chex.assert_trees_all_equal(merge(moments, x[1], mask[1]), moments)
+        moments = with_batch(moments, x[batch], mask[batch])
+    chex.assert_trees_all_equal(with_batch(moments, x[1], mask[1]), moments)
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
 def test_the_number_of_learner_devices_never_changes_the_moments(num_devices):
     x, mask = map(jnp.asarray, make_batches())
-    start = merge(init_moments((2,)), x[0], mask[0])
-    expected = merge(start, x[2], mask[2])
+    start = with_batch(init_moments((2,)), x[0], mask[0])
+    expected = with_batch(start, x[2], mask[2])
     learners = LearnerDevices(jax.devices()[:num_devices])
     merged = map_over_learner_devices(
-        lambda moments, x, mask: (merge(moments, x, mask),), learners, out_specs=(REPLICATED,)
+        lambda moments, x, mask: (with_batch(moments, x, mask),), learners, out_specs=(REPLICATED,)
     )
     (got,) = merged(
         learners.replicate(start), learners.split(x[2], axis=1), learners.split(mask[2], axis=1)
@@ -65,6 +69,8 @@ def test_moments_have_no_gradient():
     x = jnp.where(mask[..., None], x, 0.0)
 
     def total(x):
-        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(merge(init_moments((2,)), x, mask[0])))
+        return sum(
+            jnp.sum(leaf) for leaf in jax.tree.leaves(with_batch(init_moments((2,)), x, mask[0]))
+        )
 
     assert not jax.grad(total)(x[0]).any()
