@@ -43,22 +43,18 @@ from sebulba.types import EnvStepCount, Networks
 
 def reason_against(ring: Ring) -> str | None:
     """Return why acting and learning of a run cannot be one program; None: they can."""
-    if num_remote := sum(not isinstance(actor.collector, LocalCollector) for actor in ring.actors):
+    collectors = _local_collectors_of(ring)
+    if num_remote := len(ring.actors) - len(collectors):
         return f"run.mode: anakin needs actor.remote: 0, got {num_remote}: one program acts itself"
     return reason_against_one_program(
         policy_lag=ring.schedule.policy_lag,
-        has_whole_episodes=any(
-            isinstance(actor.collector, LocalCollector) and actor.collector.acts_whole_episodes
-            for actor in ring.actors
-        ),
+        has_whole_episodes=any(collector.acts_whole_episodes for collector in collectors),
         may_restart=any(actor.max_restarts for actor in ring.actors),
         mapping=ring.learner.programs.mapping_name,
         num_hosts=jax.process_count(),
         has_jax_environments=all(
-            isinstance(actor.collector, LocalCollector)
-            and actor.collector.act_within is not None
-            and actor.point.carry.env_state is not None
-            for actor in ring.actors
+            collector.act_within is not None and actor.point.carry.env_state is not None
+            for actor, collector in zip(ring.actors, collectors, strict=True)
         ),
         trajectories_per_cycle=ring.schedule.trajectories_per_cycle,
         actor_devices=[actor.device for actor in ring.actors],
@@ -118,11 +114,13 @@ def reason_against_one_program(
 
 def act_cycles_of(ring: Ring) -> tuple[Any, ...]:
     """Return the act cycle of each actor, to call inside `jit`."""
-    return tuple(
-        actor.collector.act_within
-        for actor in ring.actors
-        if isinstance(actor.collector, LocalCollector)  # `reason_against` others
-    )
+    return tuple(collector.act_within for collector in _local_collectors_of(ring))
+
+
+def _local_collectors_of(ring: Ring) -> list[LocalCollector]:
+    """Return the collectors of this process, which are all if nothing is a `reason_against`."""
+    collectors = [actor.collector for actor in ring.actors]
+    return [collector for collector in collectors if isinstance(collector, LocalCollector)]
 
 
 class Anakin:

@@ -52,7 +52,6 @@ class LearnerPrograms:
         self.agent = agent
         self.learner_devices = learner_devices
         self.mapping_name = config.mapping
-        self.max_non_finite_updates = config.non_finite_limit
         self.device_update = Update(
             agent=agent,
             max_non_finite_updates=config.non_finite_limit,
@@ -210,7 +209,7 @@ class Learner:
         Raises:
             NonFiniteError: the state is the input of the last of these updates.
         """
-        if self._in_a_row >= self.programs.max_non_finite_updates:
+        if self._in_a_row >= self.programs.device_update.max_non_finite_updates:
             raise NonFiniteError(
                 update=self.num_updates,
                 cycle=self.num_cycles - 1,
@@ -221,7 +220,7 @@ class Learner:
     def restore(self, state: LearnerState, *, num_cycles: int, num_updates: int) -> None:
         """Resume from a state on this host's learner devices, before the first cycle."""
         state = self.learner_devices.join_hosts(state)
-        if int(state.non_finite.in_a_row) >= self.programs.max_non_finite_updates:
+        if int(state.non_finite.in_a_row) >= self.programs.device_update.max_non_finite_updates:
             # These updates ended the earlier run. Resuming resets the count.
             zero = self.learner_devices.replicate(np.int32(0))
             counts = NonFiniteCounts(total=state.non_finite.total, in_a_row=zero)

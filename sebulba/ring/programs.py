@@ -38,11 +38,7 @@ class RingPrograms:
     memory_plan: MemoryPlan
     learner: LearnerPrograms
     act: Mapping[jax.Device, ActFunctions]  # by the actor device
-
-    @property
-    def episode_metrics(self) -> tuple[str, ...]:
-        """The names of the metrics per episode, besides return and length."""
-        return next(iter(self.act.values())).tracker.names
+    episode_metrics: tuple[str, ...]  # their names, besides return and length
 
     def check(self, config: Config, devices: Roles) -> None:
         """Check that a ring can use these programs.
@@ -129,6 +125,7 @@ def make_programs(config: Config, devices: Roles, environment: EnvironmentSpec) 
             )
             for device in devices.actor
         },
+        episode_metrics=tracker.names,
     )
 
 
