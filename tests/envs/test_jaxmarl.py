@@ -11,6 +11,7 @@ from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
 from tests.envs import test_conformance, test_fused_conformance
 from tests.envs.cases import Case
+from tests.envs.leavers import NUM_PLAYERS
 
 jaxmarl = pytest.importorskip("jaxmarl")
 
@@ -105,6 +106,9 @@ def test_the_state_is_what_all_players_observe_or_that_of_the_world(name, observ
 
 
 CASE = Case(suite="jaxmarl", id="MPE_simple_tag_v3", fused=True, num_players=4, terminates=False)
+LEAVERS = Case(
+    suite="tests.envs.jaxmarl_leavers:make", id="Leavers", fused=True, num_players=NUM_PLAYERS
+)
 CHECKS = [
     test_conformance.test_stream_matches_the_spec,
     test_conformance.test_stream_resets_on_the_row_after_an_episode_end,
@@ -119,6 +123,17 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_stream_contract_is_kept(check):
     check(CASE)
+
+
+LEAVING = [
+    test_conformance.test_stream_repeats_the_final_row_of_a_player_until_its_environment_begins_anew,
+    test_conformance.test_stream_terminates_without_truncating,
+]
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *LEAVING], ids=lambda check: check.__name__)
+def test_the_stream_contract_is_kept_by_players_that_leave_early(check):
+    check(LEAVERS)
 
 
 def test_rows_are_those_of_jaxmarl():

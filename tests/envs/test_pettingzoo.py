@@ -229,6 +229,51 @@ def test_an_environment_of_mpe_has_the_shapes_of_its_players_and_steps(
     assert rows.truncated[10].all() and rows.is_first[11].all() and not rows.terminated.any()
 
 
+OTHERS = [
+    ("pettingzoo.butterfly:knights_archers_zombies_v11", "pygame", 4, (27, 5), 6),
+    ("pettingzoo.butterfly:cooperative_pong_v6", "pygame", 2, (280, 480, 3), 3),
+    ("pettingzoo.butterfly:pistonball_v6", "pymunk", 20, (457, 120, 3), 3),
+    ("pettingzoo.sisl:pursuit_v5", "scipy", 8, (7, 7, 3), 5),
+    ("pettingzoo.sisl:multiwalker_v9", "Box2D", 3, (31,), None),
+]
+
+
+@needs_mpe2
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "package", "num_players", "observation", "actions"),
+    [
+        pytest.param(*each, marks=pytest.mark.slow if "pistonball" in each[0] else ())
+        for each in OTHERS
+    ],
+)
+def test_an_environment_of_pettingzoo_has_the_shapes_of_its_players_and_steps(
+    name, package, num_players, observation, actions
+):
+    pytest.importorskip(package)
+    environment = make(name)
+    spec = environment.spec
+    assert (spec.num_players, spec.observation.shape) == (num_players, observation)
+    assert getattr(spec.action_space, "n", None) == actions
+    rows = play(environment, num_steps=3)
+    assert rows.reward.shape == (4, NUM_ENVS * num_players)
+
+
+@needs_mpe2
+@pytest.mark.filterwarnings("ignore")
+def test_knights_and_archers_that_die_are_out_until_their_team_ends():
+    pytest.importorskip("pygame")
+    name = "pettingzoo.butterfly:knights_archers_zombies_v11"
+    rows = play(make(name, spawn_delay=1, max_cycles=150), num_steps=160)
+    by_team = jax.tree.map(lambda leaf: leaf.reshape(161, NUM_ENVS, 4, *leaf.shape[2:]), rows)
+    is_held = by_team.done[:-1] & ~by_team.done[:-1].all(axis=-1, keepdims=True)
+    assert is_held.any()
+    for field in ("observation", "terminated", "truncated"):
+        leaf = getattr(by_team, field)
+        np.testing.assert_array_equal(leaf[1:][is_held], leaf[:-1][is_held])
+    assert not by_team.reward[1:][is_held].any() and not by_team.is_first[1:][is_held].any()
+
+
 @needs_mpe2
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
