@@ -122,13 +122,11 @@ def _leaves_like(spec: Any, value: Any, name: str) -> Iterator[np.ndarray]:
         array, dtype = np.array(value), np.dtype(spec["dtype"])
         fits = np.can_cast(array.dtype, dtype, casting="same_kind")
         if list(array.shape) != spec["shape"] or not fits:
+            got = _describe(value if isinstance(value, dict) else array)
             advice = ""
             if [1, *array.shape] == spec["shape"]:
                 advice = "; add the axis of the environments: np.expand_dims(x, 0)"
-            raise ValueError(
-                f"{name}: expected {dtype}{spec['shape']}, got {array.dtype}{list(array.shape)}"
-                f"{advice}"
-            )
+            raise ValueError(f"{name}: expected {dtype}{spec['shape']}, got {got}{advice}")
         yield array.astype(dtype)
 
 
