@@ -27,6 +27,7 @@ class Pair:
     equal: str
     different: str
     warm_up_s: float = 5.0
+    prints_returns: bool = False  # whether `benchmarks.peers.returns` can compare them
 
     @property
     def needs_checkout(self) -> bool:
@@ -123,6 +124,37 @@ def _earl_acting(name: str, cycle: str) -> Pair:
         equal="100 steps a cycle, five layers of 200 tanh units, one EnvPool thread per actor",
         different="ours counts transitions, the peer reset rows too; the peer queues trajectories"
         " and writes no metrics; EnvPool 1.2 and 0.8, jax 0.10 and 0.5",
+    )
+
+
+def _jaxmarl(
+    name: str,
+    *,
+    task: str,
+    script: str,
+    flags: tuple[str, ...],
+    config: str,
+    own_flags: tuple[str, ...] = (),
+    equal: str,
+    different: str,
+) -> Pair:
+    return Pair(
+        name=name,
+        task=f"{task}, everything in one program",
+        install=(
+            "git clone https://github.com/FLAIROx/JaxMARL && git -C JaxMARL checkout c793d09",
+            "pip install jax==0.10.2 flax optax distrax chex matplotlib pyyaml jaxmarl==0.2.0",
+        ),
+        program="peer_jaxmarl.py",
+        script=f"baselines/IPPO/{script}",
+        flags=(*flags, "ENV_STEPS=90000000"),
+        config=f"../../configs/{config}",
+        own_flags=("--env.options.time_limit", "terminates", *own_flags),
+        xla_flags=_OUR_XLA_FLAGS,
+        equal=f"{equal}, 4 epochs of 4 minibatches, limits of time that terminate, jax 0.10.2",
+        different=f"ours writes rows and checkpoints{different}",
+        warm_up_s=8.0,
+        prints_returns=True,
     )
 
 
@@ -287,6 +319,29 @@ PAIRS = {
             " units each for policy and value",
             different="EnvPool 1.2 and 0.8, jax 0.10 and 0.5; ours writes rows and checkpoints; the"
             " peer standardises advantages once per batch and clips two gradients, not one",
+        ),
+        _jaxmarl(
+            "jaxmarl_spread",
+            task="IPPO on JaxMARL's simple_spread, 3 players, 16 environments",
+            script="ippo_ff_mpe.py",
+            flags=(),
+            config="ppo_simple_spread.yaml",
+            own_flags=("--agent.learning-rate", "{schedule: linear, start: 2.5e-4, end: 0}"),
+            equal="128 steps, two layers of 64 tanh units each for policy and value, all settings"
+            " of JaxMARL's",
+            different="",
+        ),
+        _jaxmarl(
+            "jaxmarl_smax",
+            task="IPPO with a GRU on JaxMARL's SMAX 3m, 3 players, 32 environments",
+            script="ippo_rnn_smax.py",
+            flags=("MAP_NAME=3m", "NUM_ENVS=32", "FC_DIM_SIZE=64", "GRU_HIDDEN_DIM=64"),
+            config="ppo_smax.yaml",
+            equal="128 steps, a layer of 64 ReLU units and a GRU of 64, all other settings of"
+            " JaxMARL's",
+            different="; the peer has a layer of 64 after the GRU for each head, ours none; the GRU"
+            " of ours also sees the last action and reward; the peer empties the memory of dead"
+            " players",
         ),
         _rllib("rllib_impala", "threads"),
         _rllib(

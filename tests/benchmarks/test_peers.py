@@ -1,11 +1,13 @@
 """Measuring another program beside ours."""
 
+import dataclasses
 import re
 import sys
 
 import pytest
 
 from benchmarks.peers import __main__ as peers
+from benchmarks.peers import returns
 from benchmarks.peers.pairs import PAIRS
 from sebulba.config.loading import load_config
 
@@ -79,3 +81,47 @@ def test_all_starts_share_the_bytecode_that_an_untimed_one_has_written(starts):
     assert all(len(series.values) == 1 for series in result.rates.values())
     directories = [line.split()[1] for line in file.read_text().splitlines()]
     assert len(directories) == 3 and len(set(directories)) == 1 and directories[0] != "None"
+
+
+TRAINING = """
+import sys
+flags = dict(flag.split("=") for flag in sys.argv[2:])
+for update in range(40):
+    print("return:", "nan" if update == 39 else update * float(flags["SCALE"]))
+    print("env steps:", 8 * update, flush=True)
+"""
+
+
+def test_a_peers_return_is_the_mean_of_its_last_updates_in_which_an_episode_ended(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "peer.py").write_text(TRAINING)
+    monkeypatch.setattr(returns, "_PROGRAMS", tmp_path)
+    pair = dataclasses.replace(
+        PAIRS["jaxmarl_spread"], program="peer.py", flags=("SCALE=2", "SEED=0")
+    )
+    trained = returns.of_peer(pair, 3, 320, python=sys.executable, checkout="")
+    assert trained["return"] == 2 * 38  # the last of 39
+
+
+def test_runs_that_the_file_of_returns_has_are_not_repeated(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def train(who):
+        def record(pair, seed, env_steps, **options):
+            asked.append((who, seed))
+            return {"return": float(seed), "process_s": 1.0}
+
+        return record
+
+    monkeypatch.setattr(returns, "of_ours", train("ours"))
+    monkeypatch.setattr(returns, "of_peer", train("peer"))
+    command = ["returns", "jaxmarl_spread", "--python", "python", "--checkout", "."]
+    command += ["--env-steps", "1e3", "--into", str(tmp_path / "returns.jsonl")]
+    for seeds in (["1"], ["1", "2"]):
+        monkeypatch.setattr(sys, "argv", [*command, "--seeds", *seeds])
+        returns.main()
+    assert asked == [("ours", 1), ("peer", 1), ("ours", 2), ("peer", 2)]
+    *_, ours, peer = capsys.readouterr().out.splitlines()
+    assert ours.split() == ["ours", "1.50,", "by", "seed", "1:", "1.00,", "2:", "2.00"]
+    assert peer.startswith("peer")
