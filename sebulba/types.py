@@ -19,6 +19,7 @@ row is repeated, done and with reward 0, until the environment begins anew.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -210,6 +211,8 @@ class RunSpec:
     trajectories_per_cycle: int  # consumed by each learner cycle
     total_env_steps: int  # that the run learns from, on all hosts
     num_hosts: int = 1  # all with the same numbers of actors and devices
+    # The players of each group with networks of its own; empty: all share them.
+    groups: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     @property
     def num_streams(self) -> int:

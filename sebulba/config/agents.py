@@ -56,7 +56,8 @@ def agent_factory(name: str) -> Callable[..., Any]:
 def make_agent(settings: Any, run_spec: Any) -> Any:
     """Return the agent that `settings.name` names; it computes in 32 bits.
 
-    In a game whose opponent is the learner itself, it moves for the opponent, too.
+    In a game whose opponent is the learner itself, it moves for the opponent, too. With groups of
+    players, it is one agent for each group.
 
     Args:
         settings: the agent's.
@@ -68,7 +69,12 @@ def make_agent(settings: Any, run_spec: Any) -> Any:
     # Imported here: a config is read without jax.
     from sebulba.precision import in_32_bits
     from sebulba.toolkit.past_play import with_opponents
+    from sebulba.toolkit.player_groups import with_groups
 
-    agent = in_32_bits(agent_factory(settings.name)(settings, run_spec))
-    opponents = run_spec.environment.opponents
+    def make(spec: Any) -> Any:
+        return in_32_bits(agent_factory(settings.name)(settings, spec))
+
+    if run_spec.groups:
+        return in_32_bits(with_groups(make, run_spec))
+    agent, opponents = make(run_spec), run_spec.environment.opponents
     return agent if opponents is None else in_32_bits(with_opponents(agent, opponents))

@@ -24,6 +24,7 @@ def make_run_spec(
         trajectories_per_cycle=config.learner.trajectories_per_cycle,
         total_env_steps=config.run.total_env_steps,
         num_hosts=num_hosts,
+        groups=config.env.groups,
     )
 
 

@@ -30,6 +30,9 @@ class EnvConfig:
     wrappers: tuple[Any, ...] = ()
     """Wrappers of every environment, innermost first: module:Name, or {module:Name: {argument:
     value}}. See docs/tutorials/wrappers.md."""
+    groups: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Players with networks of their own, by the name of their group, as in {wolves: [0, 1], sheep:
+    [2]}. Players count from 0, and each is in one group. Empty: all players share networks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

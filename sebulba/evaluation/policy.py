@@ -96,7 +96,10 @@ def act_function(
     agent: Agent | ActingAgent = stored.agent
     if not greedy:
         agent = ActingAgent(
-            stored.agent, first_actor_state(stored, num_envs=1, greedy=False, seed=0)
+            stored.agent,
+            first_actor_state(
+                stored, num_envs=stored.environment.num_players, greedy=False, seed=0
+            ),
         )
 
     def act(

@@ -46,7 +46,7 @@ def init_actor_state(
     if greedy:
         return state
     # Which leaves are per environment, only the agent knows.
-    state = agent.shard_actor_state(state, _Chosen(spread(num_envs, num_training_envs)))
+    state = agent.shard_actor_state(state, _Chosen(num_envs, num_training_envs))
     return declared(agent, Agent, "advance_actor_state")(state, env_steps)
 
 
@@ -98,10 +98,17 @@ def spread(num_envs: int, num_training_envs: int) -> np.ndarray:
 class _Chosen:
     """Chooses environments from an actor state; an `ActorStateSharding`."""
 
-    numbers: np.ndarray
+    num_envs: int
+    num_training_envs: int
 
     def split(self, tree: PyTree, *, axis: int = 0) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.take(leaf, self.numbers, axis=axis), tree)
+        def choose(leaf: jax.Array) -> jax.Array:
+            # An agent for groups of players has leaves of fewer rows than all players.
+            size = leaf.shape[axis]
+            count = size * self.num_envs // self.num_training_envs
+            return jnp.take(leaf, spread(count, size), axis=axis)
+
+        return jax.tree.map(choose, tree)
 
     def replicate(self, tree: PyTree) -> PyTree:
         return tree

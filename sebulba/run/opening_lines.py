@@ -71,7 +71,9 @@ def describe_networks(ring: Ring, config: Config, devices: Roles) -> Iterator[st
     collector, networks = ring.actors[0].collector, ring.learner.state.networks
     spec = collector.spec
     if spec.num_players > 1:
-        yield f"players: {spec.num_players} in each environment; an env step is one player's"
+        groups = len(config.env.groups)
+        shared = f"with networks for {groups} groups" if groups else "which share networks"
+        yield f"players: {spec.num_players} in each environment, {shared}; an env step is one's"
     if costly := describe_costly_network(config.agent, spec, networks):
         yield costly
     if config.devices.actor is None and isinstance(collector, LocalCollector):
