@@ -131,4 +131,4 @@ def act_alone(ring: Ring, actor_id: int) -> Iterator[Delivery]:
     actor = ring.actors[actor_id]
     networks = ring.learner.networks_on(actor.device)
     while True:
-        yield actor.act(networks, 0, ring.ledger)
+        yield actor.act(lambda: (0, networks), ring.ledger)

@@ -250,7 +250,7 @@ def publish(ring):
 def act(ring, actor_id=0):
     """Return the item of an actor's next act cycle, with the newest networks."""
     actor = ring.actors[actor_id]
-    return actor.act(ring.learner.networks_on(actor.device), 0, ring.ledger)
+    return actor.act(lambda: (0, ring.learner.networks_on(actor.device)), ring.ledger)
 
 
 def act_in_turn(ring):

@@ -75,7 +75,8 @@ class ActorConfig:
     an update. null: no limit."""
     remote: Natural = 0
     """Further actors, each in a process that Ray starts: on the cluster of RAY_ADDRESS, or on this
-    machine. They may die at any moment."""
+    machine. They may die at any moment. A free-running run begins without those that have no
+    machine, which join it when there is one."""
     remote_cpus: Count = 1
     """CPUs of a remote actor."""
     remote_gpus: NonNegative = 0.0

@@ -5,7 +5,7 @@ process that replaces it. So killing it changes no bit.
 """
 
 import dataclasses
-import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,21 +17,26 @@ from sebulba.envs.base import EnvironmentDataError, EnvironmentFault, Environmen
 from sebulba.errors import ConfigError
 from sebulba.processes.remote_process import ProcessGone, ProcessLost, RemoteProcess
 from sebulba.remote import process, wire
+from sebulba.remote.attendance import Attendance
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import ACT, WallClock
 from sebulba.ring.collectors import CollectorLost, StreamLost
 from sebulba.ring.deques import Closed
-from sebulba.ring.records import ActCarry, Collected, Point
+from sebulba.ring.records import NOTHING_BEFORE, ActCarry, Collected, Point
 from sebulba.ring.threads import WatchdogError
 from sebulba.storage.fingerprint import describe_cpu
 from sebulba.types import EnvironmentSpec, Networks
 
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 5.0
-# The process sets up since the start; there is none that is set up; it has acted no cycle yet; it
-# has its environments where it left them after the last cycle.
-_SETTING_UP, _LOST, _NEW, _ACTING = "setting up", "lost", "new", "acting"
+# A start on a busy machine takes several seconds.
+_SILENT_S = 10.0
+_MAX_NAMES = 8  # in a line
+# The process sets up since the start; there is none that is set up; it is set up; it knows the
+# shapes of networks, and has acted no cycle yet; it has its environments where it left them after
+# the last cycle.
+_SETTING_UP, _LOST, _SET_UP, _NEW, _ACTING = "setting up", "lost", "set up", "new", "acting"
 _FAULTS = {each.__name__: each for each in (EnvironmentDataError, EnvironmentTimeout)}
 
 
@@ -69,13 +74,15 @@ class RemoteCollector:
         settings: Record,
         share: Callable[[Networks], Any],
         shapes: Callable[[Networks], Collected],
+        first_carry: Callable[[Networks], ActCarry],
         spec: EnvironmentSpec,
         clock: WallClock,
         on_warning: Callable[[str], None],
         max_replayed_cycles: int,
         timeout_s: float | None,
         compile_timeout_s: float | None,
-        is_waited_for: bool,
+        is_exact: bool,
+        attendance: Attendance,
         check: Callable[[], None],
     ):
         """Begin to set the process up.
@@ -87,6 +94,7 @@ class RemoteCollector:
             settings: see `ActingProcess.set_up`.
             share: takes networks; returns what stands for their arrays in a call.
             shapes: takes networks; returns the shapes of what is collected.
+            first_carry: takes networks; returns an actor's first carry with any environments.
             spec: the spaces of a single environment.
             clock: the clock of the thread that calls `collect`.
             on_warning: takes one line of text.
@@ -94,8 +102,10 @@ class RemoteCollector:
                 environments that cannot be stored.
             timeout_s: how long a start or a cycle may take; None: as long as it takes.
             compile_timeout_s: how long the first cycle of a process may take.
-            is_waited_for: whether the run ends if an answer takes too long; otherwise a warning
-                says so, once it has begun, and the run goes on without this actor.
+            is_exact: whether nobody acts until this actor does. The run ends if an answer takes
+                too long, and begins when the process is set up. Otherwise the others go on, if
+                there are any, and it joins when its process is set up.
+            attendance: of all remote actors.
             check: called while `begin` waits; what it raises ends the wait.
         """
         self._remote = remote
@@ -104,14 +114,21 @@ class RemoteCollector:
         self._settings = settings
         self._share = share
         self._shapes = shapes
+        self._first_carry = first_carry
         self._spec = spec
         self._clock = clock
         self._on_warning = on_warning
         self._timeout_s = timeout_s
         self._compile_timeout_s = compile_timeout_s
-        self._is_waited_for = is_waited_for
+        self._is_exact = is_exact
+        self._attendance = attendance
+        attendance.expect(name)
         self._check = check
         self._is_running = False  # the run, which has its first point
+        self.has_joined = False  # it
+        # Processes in turn that died before they could act, and since when.
+        self._num_dead = 0
+        self._dead_since: float | None = None
         self._longest_s = 0.0  # of the cycles so far
         self._where = name  # with machine and process, once they have answered
         self.counts = RemoteCounts()
@@ -128,12 +145,37 @@ class RemoteCollector:
         return self._spec
 
     def begin(self, networks: Networks) -> Point:
-        """Return the first point of a new run; see `Collector`."""
-        carry = self._begin(networks)
+        """Return the first point of a new run; see `Collector`.
+
+        It waits for the process if the lag is exact.
+        """
+        carry = self._begin(networks) if self._is_exact else self._first_carry(networks)
         self._is_running = True
         if carry.env_state is not None:
             self.max_kept_cycles = 0  # They are in the point.
-        return Point(cycle=0, carry=self._placed(carry))
+        boundary = None if self._is_exact else NOTHING_BEFORE
+        return Point(cycle=0, carry=self._placed(carry), boundary=boundary)
+
+    def wait(self) -> None:
+        """Wait until a process is set up; see `Collector`."""
+        while self._stage in (_SETTING_UP, _LOST):
+            self._check_stop()
+            try:
+                if self._stage == _LOST:
+                    self._remote.call("set_up", self._settings)
+                self._stage = _LOST  # unless it answers
+                record, _, _ = self._answer(self._timeout_s, is_start=True)
+            except ProcessLost as lost:
+                self._start_again(lost)
+                continue
+            self._compare_cpu(record)
+            if self.has_joined:
+                self._clock.lap(ACT)
+            else:
+                self._clock.restart()
+            self._stage, self.has_joined = _SET_UP, True
+            if self._attendance.join(self._name):
+                self._on_warning(f"{self._where}: joins the run")
 
     def collect(self, networks: Networks, point: Point) -> Collected:
         """Have the cycle of a point acted; see `Collector`."""
@@ -147,7 +189,8 @@ class RemoteCollector:
 
     def _collect(self, networks: Networks, point: Point) -> Collected:
         timeout_s = self._timeout_s
-        if self._stage in (_SETTING_UP, _LOST):
+        self.wait()
+        if self._stage == _SET_UP:
             self._begin(networks)
         is_new = self._stage == _NEW
         if is_new and timeout_s is not None:
@@ -195,32 +238,50 @@ class RemoteCollector:
         return jax.device_put(tree, self._functions.device)
 
     def _begin(self, networks: Networks) -> ActCarry:
-        """Set the process up, or the one that replaces it; return a new run's first carry."""
+        """Tell the process the shapes of networks; return its first carry in a new run."""
         like = self._shapes(networks).carry
-        began = time.monotonic()
-        for num_lost in itertools.count(1):
-            self._check_stop()
+        carry: Arrays | None = None
+        while carry is None:
+            self.wait()
             try:
-                if self._stage == _LOST:
-                    self._remote.call("set_up", self._settings)
-                self._stage = _LOST  # unless it answers
-                record, _, _ = self._answer(self._timeout_s)
-                self._compare_cpu(record)
                 shared = self._share(networks)
                 _, carry, _ = self._call("begin", shared, timeout_s=self._compile_timeout_s)
-                break
             except ProcessLost as lost:
-                is_late = self._timeout_s is not None and time.monotonic() - began > self._timeout_s
-                if is_late and (self._is_waited_for or not self._is_running):
-                    raise RemoteTimeout(
-                        f"{self._where}: {num_lost} processes in turn died before they were set up,"
-                        f" within actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
-                    ) from lost
-                time.sleep(_POLL_S)  # A process that cannot be reached says so at once.
-        assert carry is not None
+                self._stage = _LOST
+                self._start_again(lost)
         self._stage = _NEW
+        self._num_dead, self._dead_since = 0, None
         unpacked: ActCarry = wire.unpack(carry, like=like, what=f"the carry of {self._name}")
         return unpacked
+
+    def _start_again(self, lost: ProcessLost) -> None:
+        """Count a process that died before it could act, and pause.
+
+        Raises:
+            RemoteTimeout: they have died for too long.
+        """
+        now = time.monotonic()
+        self._num_dead += 1
+        if self._dead_since is None:
+            self._dead_since = now
+        elif self._timeout_s is not None and now - self._dead_since > self._timeout_s:
+            self._dead_since = math.inf  # Says so once.
+            self._be_late(
+                f"{self._where}: {self._num_dead} processes in turn died before they were set up,"
+                f" within actor.remote_timeout_s, {self._timeout_s:g} s: {lost}"
+            )
+        time.sleep(_POLL_S)  # A process that cannot be reached says so at once.
+
+    def _be_late(self, text: str) -> None:
+        """Say that the run goes on without the actor, or raise if it does not."""
+        if not self._goes_on:
+            raise RemoteTimeout(text)
+        self._on_warning(f"{text}. The run goes on without it")
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether others act while this actor does not."""
+        return not self._is_exact and self._attendance.has_actors
 
     def _call(
         self, method: str, *arguments: Any, timeout_s: float | None
@@ -229,8 +290,12 @@ class RemoteCollector:
         self._remote.call(method, *arguments)
         return self._answer(timeout_s)
 
-    def _answer(self, timeout_s: float | None) -> tuple[Record, Arrays | None, Arrays | None]:
+    def _answer(
+        self, timeout_s: float | None, *, is_start: bool = False
+    ) -> tuple[Record, Arrays | None, Arrays | None]:
         """Return what the last call has returned, waiting for it so many seconds.
+
+        If the process is being set up (`is_start`), a line says after a while who is awaited.
 
         Raises:
             ProcessLost: it died, or the call reached one that has replaced it.
@@ -240,20 +305,25 @@ class RemoteCollector:
             RemoteError: it failed, or will not be started again.
             RemoteTimeout: it has not answered in time, and is waited for.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        began = time.monotonic()
+        is_told, is_late = not is_start, False
         while (answer := self._look()) is None:
             self._check_stop()
-            if deadline is not None and time.monotonic() > deadline:
-                late = (
+            seconds = time.monotonic() - began
+            if not is_told and seconds > _SILENT_S:
+                is_told = True
+                self._say_who_is_awaited()
+            if not is_late and timeout_s is not None and seconds > timeout_s:
+                is_late = True
+                if self._goes_on and not self.has_joined:
+                    self._say_who_is_awaited()
+                    continue
+                self._be_late(
                     f"{self._where}: expected an answer within {timeout_s:g} s"
                     " (actor.remote_timeout_s, and run.compile_timeout_s for its first cycle), got"
                     " none. Either no machine has room for it (actor.remote_cpus,"
                     " actor.remote_gpus), or its process hangs"
                 )
-                if self._is_waited_for or not self._is_running:
-                    raise RemoteTimeout(late)
-                self._on_warning(f"{late}. The run goes on without it")
-                deadline = None
         record = answer[0]
         self._count_answer(answer)
         self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
@@ -268,8 +338,26 @@ class RemoteCollector:
         except ProcessGone as gone:
             raise RemoteError(f"{self._where}: no process will act again: {gone}") from gone
 
+    def _say_who_is_awaited(self) -> None:
+        """Say for which actors no process has been set up yet, and what the run does meanwhile."""
+        # Exact, the others are asked afterwards, and may have answered.
+        names = self._attendance.tell(*([self._name] if self._is_exact else []))
+        if not names:
+            return
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        meanwhile = "The run goes on without them, and they join when they have started"
+        if self._is_exact:
+            limit = "" if self._timeout_s is None else f", at most {self._timeout_s:g} s"
+            meanwhile = f"The run waits for it{limit} (actor.remote_timeout_s)"
+        elif not self._goes_on:
+            meanwhile = "The run begins when one of them has started"
+        self._on_warning(
+            f"no process yet for {', '.join(names[:_MAX_NAMES])}{more}: it starts slowly, or no"
+            f" machine has room (actor.remote_cpus, actor.remote_gpus). {meanwhile}"
+        )
+
     def _compare_cpu(self, record: Record) -> None:
-        if self._is_waited_for and record["cpu"] != (own := describe_cpu()):
+        if self._is_exact and record["cpu"] != (own := describe_cpu()):
             self._on_warning(
                 f"remote actors on {record['machine']}: its kind of CPU, {record['cpu']['model']},"
                 f" differs from that of the learner's host, {own['model']}: the networks may differ"

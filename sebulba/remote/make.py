@@ -16,13 +16,14 @@ from sebulba.envs.closing import close_environments
 from sebulba.errors import ConfigError
 from sebulba.processes.remote_process import RemoteProcess
 from sebulba.remote import wire
+from sebulba.remote.attendance import Attendance
 from sebulba.remote.collector import RemoteCollector
 from sebulba.remote.wire import Arrays
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import Collector
+from sebulba.ring.collectors import Collector, first_carry
 from sebulba.ring.make import make_local_collector
-from sebulba.ring.records import Collected
+from sebulba.ring.records import ActCarry, Collected
 from sebulba.storage.run_dir import describe_software
 from sebulba.types import Networks
 
@@ -73,7 +74,9 @@ class RemoteCollectors:
             maxlen=2 + (config.policy_lag or 0)
         )
         self._lock = threading.Lock()
+        self._carry: ActCarry | None = None  # of environments that were here for a moment
         self._like: Collected | None = None
+        self._attendance = Attendance(has_local=config.actor.threads_per_device > 0)
 
     def __call__(
         self,
@@ -96,21 +99,37 @@ class RemoteCollectors:
             on_warning=on_warning,
             environment=environment,
         )
-        if global_actor_id % run_spec.num_actors < run_spec.num_actors - config.actor.remote:
+        num_local = run_spec.num_actors - config.actor.remote
+        if global_actor_id % run_spec.num_actors < num_local:
             return local()
+        name = f"actor {global_actor_id}"
 
         def shapes(networks: Networks) -> Collected:
             """Return the shapes of what every remote actor collects, from environments here."""
             if self._like is None:
                 template = local()
                 try:
-                    self._like = functions.shapes(networks, template.begin(networks).carry)
+                    self._carry = template.begin(networks).carry
+                    self._like = functions.shapes(networks, self._carry)
                 finally:
                     closing = {"the environments of its shapes": template}
                     for problem in close_environments(closing, config.run.close_timeout_s):
                         on_warning(str(problem))
                 self._check_store(config, self._like, networks, num_actors=run_spec.num_actors)
             return self._like
+
+        def own_carry(networks: Networks) -> ActCarry:
+            """Return a carry with the actor's state, and a row of any environments."""
+            shapes(networks)
+            assert self._carry is not None
+            return first_carry(
+                functions,
+                networks,
+                self._carry.env_step,
+                run_seed=config.seed,
+                global_actor_id=global_actor_id,
+                env_state=self._carry.env_state,
+            )
 
         settings = self._settings | {
             "actor": global_actor_id,
@@ -120,7 +139,6 @@ class RemoteCollectors:
             "num_cpus": config.actor.remote_cpus,
             "uses_gpu": config.actor.remote_gpus > 0,
         }
-        name = f"actor {global_actor_id}"
         return RemoteCollector(
             self._processes.start(name),
             functions,
@@ -128,14 +146,15 @@ class RemoteCollectors:
             settings=settings,
             share=self._share,
             shapes=shapes,
+            first_carry=own_carry,
             spec=run_spec.environment,
             clock=clock,
             on_warning=on_warning,
             max_replayed_cycles=config.actor.remote_max_replay,
             timeout_s=config.actor.remote_timeout_s,
             compile_timeout_s=config.run.compile_timeout_s,
-            # Free-running, the others go on without it.
-            is_waited_for=config.policy_lag is not None,
+            is_exact=config.has_fixed_order,  # Free-running, the others go on without it.
+            attendance=self._attendance,
             check=self._check,
         )
 

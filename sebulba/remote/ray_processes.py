@@ -66,5 +66,10 @@ class RayProcesses:
         """The object store of the machine that has the smallest."""
         import ray
 
-        stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes()]
-        return int(min(stores))
+        return int(
+            min(
+                node["Resources"].get("object_store_memory", 0.0)
+                for node in ray.nodes()
+                if node["Alive"]
+            )
+        )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.profiler import TraceAnnotation
 
-from sebulba.agent import Agent
+from sebulba.agent import Agent, declared
 from sebulba.agent_check import validate_sharded_state
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.envs.base import EnvironmentFault
@@ -15,7 +15,7 @@ from sebulba.ring.clocks import COMPILE, TRANSFER, WallClock
 from sebulba.ring.collectors import Collector, CollectorLost, StreamLost
 from sebulba.ring.episodes import end_episodes
 from sebulba.ring.ledger import Ledger
-from sebulba.ring.records import Collected, Delivery, Point, Unroll, UnrollInfo
+from sebulba.ring.records import NOTHING_BEFORE, Collected, Delivery, Point, Unroll, UnrollInfo
 from sebulba.types import Networks
 
 # A point at which so many collectors in turn are lost is taken for what ends them. Machines that
@@ -87,12 +87,24 @@ class Actor:
         every = self._recreate_every
         return every is not None and point.cycle > 0 and point.cycle % every == 0
 
-    def act(self, networks: Networks, policy_version: int, ledger: Ledger) -> Delivery:
+    @property
+    def joins_later(self) -> bool:
+        """Whether the actor has not acted, and its collector may come long after the run began."""
+        return self.point.boundary is NOTHING_BEFORE
+
+    def join(self, env_steps: int) -> None:
+        """Begin to act in a run that has taken so many env steps on all hosts."""
+        carry = self.point.carry
+        advance = declared(self._agent, Agent, "advance_actor_state")
+        carry = dataclasses.replace(carry, actor_state=advance(carry.actor_state, env_steps))
+        self.continue_at(dataclasses.replace(self.point, carry=carry))
+
+    def act(self, take: Callable[[], tuple[int, Networks]], ledger: Ledger) -> Delivery:
         """Have one trajectory acted from the present point; the ledger records it as in flight.
 
         Args:
-            networks: on this actor's device.
-            policy_version: the version of these networks.
+            take: returns the networks on this actor's device, after their version. It is called
+                again for each collector, since the networks may have aged while one was awaited.
             ledger: accounts of the env steps.
 
         Raises:
@@ -105,6 +117,8 @@ class Actor:
         num_losses = 0
         while True:
             try:
+                self.collector.wait()
+                policy_version, networks = take()
                 collected = self.collector.collect(networks, point)
                 break
             except EnvironmentFault as fault:

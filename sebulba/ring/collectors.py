@@ -48,6 +48,8 @@ class Collector(Protocol):
     # be stored. An actor keeps them up to this number, and none of a longer stream. 0: it is never
     # lost. A collector that can be lost and says 0 begins new episodes at each loss.
     max_kept_cycles: int
+    # Whether anybody has been able to act; it may not be so before the first `wait` has returned.
+    has_joined: bool
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -57,9 +59,20 @@ class Collector(Protocol):
     def begin(self, networks: Networks) -> Point:
         """Return the first point of a new run: the environments are made from its seed, and reset.
 
+        Who may come later, when the run has begun, returns a point with the boundary
+        `NOTHING_BEFORE`, and makes the environments in the first cycle.
+
         Raises:
             EnvironmentFault: `reset` failed, or its result is not as the environment's spec says.
             ConfigError: `actor.cycle` or `actor.rollout` does not suit the environment.
+        """
+        ...
+
+    def wait(self) -> None:
+        """Wait until somebody can act, before networks are taken, which would grow old meanwhile.
+
+        Raises:
+            Exception: as `collect`.
         """
         ...
 
@@ -98,6 +111,7 @@ class LocalCollector:
     """
 
     max_kept_cycles = 0
+    has_joined = True
 
     def __init__(
         self,
@@ -168,18 +182,18 @@ class LocalCollector:
             env_step = self._reset()
         env_state = self._build_cycle(env_step)
         self._is_at = (0, None)
-        key = stream(jax.random.key(self._run_seed), "actor", self._global_actor_id)
-        carry = init_carry(
-            self.functions.agent,
+        carry = first_carry(
+            self.functions,
             networks,
             env_step,
-            key=key,
+            run_seed=self._run_seed,
             global_actor_id=self._global_actor_id,
-            device=self.functions.device,
-            tracker=self.functions.tracker,
             env_state=env_state,
         )
         return Point(cycle=0, carry=carry)
+
+    def wait(self) -> None:
+        """Do nothing: it can always act."""
 
     def collect(self, networks: Networks, point: Point) -> Collected:
         """Act the cycle of a point; see `Collector`."""
@@ -329,6 +343,37 @@ def make_first(
     """
     with _as_fault("its constructor", global_actor_id):
         return make(environment_seed(run_seed, "actor", global_actor_id))
+
+
+def first_carry(
+    functions: ActFunctions,
+    networks: Networks,
+    env_step: EnvStep,
+    *,
+    run_seed: int,
+    global_actor_id: int,
+    env_state: PyTree = None,
+) -> ActCarry:
+    """Return the carry of an actor's first cycle in a run.
+
+    Args:
+        functions: the jitted functions of the actor's device.
+        networks: on this device.
+        env_step: the row `[B]` of the environments' reset.
+        run_seed: seeds all actors of the run.
+        global_actor_id: the actor's number among all actors of all hosts.
+        env_state: the environments' complete state; None: it cannot be stored.
+    """
+    return init_carry(
+        functions.agent,
+        networks,
+        env_step,
+        key=stream(jax.random.key(run_seed), "actor", global_actor_id),
+        global_actor_id=global_actor_id,
+        device=functions.device,
+        tracker=functions.tracker,
+        env_state=env_state,
+    )
 
 
 @contextlib.contextmanager

@@ -136,7 +136,8 @@ class Progress:
     """Counts what the learner has learned from, and ends the run at its goal.
 
     The rate excludes start-up and compilation: it starts after the first learner cycle at which
-    every actor has delivered a trajectory and an update has run, and ends with the last cycle.
+    every actor that has a collector has delivered a trajectory and an update has run, and ends with
+    the last cycle.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Progress:
         config: RunConfig,
         end: RunEnd,
         clocks: Mapping[str, Sequence[WallClock]],
+        is_awaited: Callable[[int], bool] = lambda actor_id: False,
         now: Callable[[], float] = time.perf_counter,
     ):
         """Start now.
@@ -153,6 +155,7 @@ class Progress:
             config: the run's goal and return window.
             end: is given the goal.
             clocks: the clocks of the threads by their kind, `actor` and `learner`.
+            is_awaited: whether an actor of this host, by its number, has nobody yet who acts.
             now: seconds.
         """
         self.env_steps = 0  # of all hosts, like episodes
@@ -165,6 +168,7 @@ class Progress:
         self.time_shares = TimeShares(clocks)  # without start-up
         self._config = config
         self._end = end
+        self._is_awaited = is_awaited
         self._now = now
         self._started_at = now()
         self.counted_at = self._started_at  # when the last learner cycle was counted, in seconds
@@ -205,7 +209,8 @@ class Progress:
         self.cycles += 1
         self.updates += num_updates
         self.counted_at = self._now()
-        if self._steady_since is None and not self._pending_actors and self.updates:
+        has_begun = all(map(self._is_awaited, self._pending_actors)) and self.updates > 0
+        if self._steady_since is None and has_begun:
             self.startup_s = self.counted_at - self._started_at
             self._steady_since = (self.env_steps, self.counted_at)
             self.time_shares.restart()

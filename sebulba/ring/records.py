@@ -138,6 +138,17 @@ class StreamBoundary:
     num_interrupted: int  # in no statistics
 
 
+NOTHING_BEFORE = StreamBoundary(
+    finished=FinishedEpisodes(
+        episode_return=np.zeros(0, np.float32),
+        episode_length=np.zeros(0, np.int32),
+        has_results=np.zeros(0, bool),
+    ),
+    num_interrupted=0,
+)
+"""The boundary before a run's first stream, whose first row its collector finds itself."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamStart:
     """What seeded a stream's environments when they were recreated."""
@@ -156,7 +167,7 @@ class Point:
     cycle: int  # act cycles before it
     carry: ActCarry
     # The stream ended here: the environments are recreated before the cycle, whose trajectory
-    # reports these last episodes. None: it continues.
+    # reports these last episodes. None: it continues. Of the carry, only the actor state is used.
     boundary: StreamBoundary | None = None
     attempt: int = 0  # environment faults in this cycle so far
     # The recreation that the stream began with; None: its environments are the first of the run.
@@ -170,6 +181,8 @@ class Point:
         """What seeds the environments of the cycle; None: they are the first of the run."""
         if self.boundary is None:
             return self.began
+        if self.cycle == 0 and self.attempt == 0:
+            return None
         return StreamStart(cycle=self.cycle, attempt=self.attempt)
 
 

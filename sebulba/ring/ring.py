@@ -110,6 +110,7 @@ class Ring:
             config=goal,
             end=self.end,
             clocks={"actor": [actor.clock for actor in self.actors], "learner": [learner.clock]},
+            is_awaited=lambda actor_id: not self.actors[actor_id].collector.has_joined,
         )
         self._programs = programs
         self.is_between_cycles = True  # False: the learner's state and the points do not agree
@@ -150,12 +151,19 @@ class Ring:
         actor = self.actors[actor_id]
         with annotate_errors(lambda: where_actor(actor)):
             wanted = self.schedule.policy_version(actor_id, actor.point.cycle)
-            version, networks = self.stagings[actor.device].take(wanted)
-            # A program that waits for its networks to arrive would block the programs of the
-            # device's other actors behind it.
-            jax.block_until_ready(networks)
-            actor.clock.lap(WAIT_FOR_NETWORKS)
-            self.trajectories.put(actor.act(networks, version, self.ledger))
+
+            def take() -> tuple[int, Networks]:
+                version, networks = self.stagings[actor.device].take(wanted)
+                # A program that waits for its networks to arrive would block the programs of the
+                # device's other actors behind it.
+                jax.block_until_ready(networks)
+                actor.clock.lap(WAIT_FOR_NETWORKS)
+                return version, networks
+
+            if actor.joins_later:
+                actor.collector.wait()
+                actor.join(self.progress.env_steps)
+            self.trajectories.put(actor.act(take, self.ledger))
             actor.clock.lap(WAIT_FOR_QUEUE)
 
     def take(self) -> list[Delivery]:

@@ -86,13 +86,17 @@ def restore(ring: Ring, arrays: dict[str, PyTree], meta: dict[str, Any]) -> None
         strict=True,
     )
     for actor, fields, num_cycles, boundary in stored:
-        # An actor that has not acted begins with its first environments, as in a new run.
-        is_recreated = "env_state" not in fields and num_cycles > 0
+        new = actor.point
+        if num_cycles == 0:
+            # An actor that has not acted begins with its first environments, as in a new run.
+            carry = dataclasses.replace(new.carry, actor_state=fields["actor_state"])
+            actor.continue_at(dataclasses.replace(new, carry=carry))
+            continue
         actor.continue_at(
             Point(
                 cycle=num_cycles,
-                carry=dataclasses.replace(actor.point.carry, **fields),
-                boundary=_boundary(boundary) if is_recreated else None,
+                carry=dataclasses.replace(new.carry, **fields),
+                boundary=None if "env_state" in fields else _boundary(boundary),
             )
         )
     ring.reset_points()

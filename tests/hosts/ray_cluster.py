@@ -1,4 +1,4 @@
-"""A Ray cluster of nodes on this machine, with one CPU each: `ray_cluster.py NODES`.
+"""A Ray cluster of nodes on this machine: `ray_cluster.py NODES [CPUS]`, with one CPU each if not.
 
 Commands on stdin: `kill I` ends node I with all that it started, as if its machine were gone; `add`
 adds a node.
@@ -34,13 +34,14 @@ def kill(node):
 if __name__ == "__main__":
     head = {"num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(int(sys.argv[1]))]
+    num_nodes, num_cpus = map(int, (*sys.argv[1:], 1)[:2])
+    nodes = [cluster.add_node(num_cpus=num_cpus) for _ in range(num_nodes)]
     print(cluster.address, flush=True)
     for line in sys.stdin:
         command, *number = line.split()
         if command == "kill":
             kill(nodes[int(number[0])])
         else:
-            nodes.append(cluster.add_node(num_cpus=1))
+            nodes.append(cluster.add_node(num_cpus=num_cpus))
         print(len(nodes), flush=True)
     cluster.shutdown()

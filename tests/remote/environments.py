@@ -39,5 +39,26 @@ class Sleeping(Clock):
             time.sleep(10_000)
 
 
+class Slow(gymnasium.Env):
+    """Depends on its actions alone; a step takes 20 ms, and the fifth says so."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._num_steps, self._sum = 0, 0.0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        time.sleep(0.02)
+        self._num_steps += 1
+        self._sum += float(action)
+        if self._num_steps == 5:
+            print("the fifth step", flush=True)
+        return np.full(1, self._sum, np.float32), 1.0, False, False, {}
+
+
 gymnasium.register("ClockOfTests-v0", Clock)
+gymnasium.register("SlowOfTests-v0", Slow)
 gymnasium.register("SleepingOfTests-v0", Sleeping)

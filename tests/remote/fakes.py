@@ -1,6 +1,7 @@
 """Processes that act without a process: they die on command, and only plain things reach them."""
 
 import pickle
+import time
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class FakeProcess:
         how = self._dies(self.name, method, arguments)
         if how == "hangs":
             self._call = method, arguments
+            time.sleep(0.001)  # Other threads go on.
             return None
         if method == "set_up":
             # In this process, which keeps its CPUs and its devices.

@@ -16,47 +16,18 @@ import pytest
 from sebulba.config import ActorConfig
 from sebulba.errors import ConfigError
 from sebulba.remote.ray_processes import ray_processes
-from tests.subprocesses import ROOT, environment, run_python, started, wait_for
+from tests.remote.on_ray import (
+    actors_of,
+    arguments,
+    check_ledger,
+    crc_of_threads,
+    processes_with,
+    summary_of,
+    variables_with,
+)
+from tests.subprocesses import run_python, started, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray")
-
-_MARK = "SEBULBA_TEST_RUN"
-
-
-def processes_with(mark):
-    """Returns `{pid: command line}` of the processes that inherited an environment variable."""
-    found = {}
-    for folder in pathlib.Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdecimal() and f"{_MARK}={mark}".encode() in (
-                (folder / "environ").read_bytes()
-            ):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode()
-    return found
-
-
-def actors_of(mark):
-    return [pid for pid, line in processes_with(mark).items() if "ActingProcess" in line]
-
-
-def arguments(config, directory, *flags):
-    flags = ("--run.stop-at-return", "null", "--checkpoint.interval-s", "null", *flags)
-    return "-m", "sebulba.train", config, "--run-dir", directory, *flags
-
-
-def variables_with(mark, **others):
-    paths = f"{ROOT}:{ROOT / 'agents'}"
-    return environment(**{_MARK: mark, "PYTHONPATH": paths, **others})
-
-
-def summary_of(directory):
-    return json.loads((directory / "summary.json").read_text())
-
-
-def crc_of_threads(config, directory, *flags):
-    done = run_python(*arguments(config, directory, *flags))
-    assert done.returncode == 0, done.stderr
-    return summary_of(directory)["networks_crc32"]
 
 
 def kill_while_it_trains(config, directory, *flags, num_kills, pause_s):
@@ -157,12 +128,6 @@ def test_twenty_kills_change_no_bit(config, env_steps, tmp_path):
     assert summary["networks_crc32"] == crc_of_threads(config, tmp_path / "local", *steps)
     for account in summary["ledger"]:
         assert account["acted"] == account["learned"] + account["discarded"]
-
-
-def check_ledger(summary):
-    for account in summary["ledger"]:
-        assert account["acted"] == account["learned"] + account["discarded"]
-    assert sum(each["learned"] for each in summary["ledger"]) == summary["env_steps"]
 
 
 @pytest.mark.slow
@@ -266,47 +231,3 @@ def test_seeds_with_remote_actors_evaluate_and_end_with_the_bits_of_threads(tmp_
 def evaluated(directory):
     lines = (directory / "evaluations.jsonl").read_text().splitlines()
     return {row["env_steps"]: row["return_mean"] for row in map(json.loads, lines)}
-
-
-@contextlib.contextmanager
-def cluster():
-    """Starts a Ray cluster with one CPU, for use in a `with`; yields its address."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    own = variables_with("of the cluster")
-    with started("-m", "tests.hosts.ray_cluster", 1, variables=own, **pipes) as process:
-        yield process.stdout.readline().strip()
-        process.stdin.close()
-        process.wait(60)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("why", ["no machine has room", "an environment is slow"])
-def test_a_signal_ends_a_start_that_waits_and_leaves_no_process(why, number, tmp_path):
-    config, mark, others = "impala_catch", uuid.uuid4().hex, {}
-    flags = ["--actor.threads-per-device", "0", "--actor.remote", "2"]
-    with contextlib.ExitStack() as stack:
-        if why == "no machine has room":
-            others["RAY_ADDRESS"] = stack.enter_context(cluster())
-            flags += ["--actor.remote-cpus", "8"]
-            shown = "remote actors: 2"
-        else:
-            config = tmp_path / "sleeping.yaml"
-            config.write_text(
-                "env: {suite: gymnasium, id: 'tests.remote.environments:SleepingOfTests-v0'}\n"
-                "agent: {name: impala}\n"
-            )
-            shown = ") the clock ticks"  # in a process of Ray
-        output = tmp_path / "output"
-        file = stack.enter_context(output.open("w"))
-        pipes = {"stdout": file, "stderr": file}
-        command = arguments(config, tmp_path / "run", *flags)
-        variables = variables_with(mark, PYTHONUNBUFFERED="1", **others)
-        with started(*command, variables=variables, **pipes) as process:
-            wait_for(lambda: shown in output.read_text(), process)
-            os.killpg(process.pid, number)  # as a terminal does
-            began = time.monotonic()
-            assert process.wait(60) == 128 + number, output.read_text()
-            print(f"ended after {time.monotonic() - began:.1f} s")
-        assert output.read_text().rstrip().endswith("Nothing was learned yet.")
-        wait_for(lambda: not processes_with(mark))

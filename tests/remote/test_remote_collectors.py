@@ -12,15 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from sebulba.config import (
-    ActorConfig,
-    CheckpointConfig,
-    Config,
-    DevicesConfig,
-    EnvConfig,
-    LearnerConfig,
-    RunConfig,
-)
+from sebulba.config import EnvConfig
 from sebulba.config.objects import with_agent, with_environment
 from sebulba.config.validation import problems
 from sebulba.envs.base import EnvironmentFault
@@ -33,15 +25,12 @@ from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
 from sebulba.storage.run_dir import describe_software, open_run_dir
 from tests.remote.fakes import FakeProcesses, deaths, make_collector
+from tests.remote.rings import CARTPOLE, CATCH, GYMNASIUM, make_config, make_remote
 from tests.ring_parts import assert_equal_bits, published
 from tests.rings import Closed, close, make_ring, run_ring
-from tests.toys import ToyConfig
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
-CATCH = EnvConfig(suite="jax", id="Catch-v0")
-CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")
-GYMNASIUM = EnvConfig(suite="gymnasium", id="CartPole-v1")
 STACKED = EnvConfig(suite="tests.envs.stacked:make", id="stacked", options={"lives": True})
 
 
@@ -84,25 +73,6 @@ class _Clock(gymnasium.Env):
 
 gymnasium.register("BreakingRemotely-v0", _Breaking)
 gymnasium.register("ClockRemotely-v0", _Clock)
-
-
-def make_config(env=CATCH, *, local=0, remote=2, lag=1, env_steps=300, exact=None, **actor):
-    actor = {"num_envs": 4, "trajectory_length": 5} | actor
-    return Config(
-        env=env,
-        devices=DevicesConfig(actor=(0,), learner=(0,)),
-        actor=ActorConfig(threads_per_device=local, remote=remote, **actor),
-        learner=LearnerConfig(policy_lag=lag),
-        run=RunConfig(total_env_steps=env_steps, log_interval_env_steps=100),
-        checkpoint=CheckpointConfig(exact_reset_cycles=exact),
-        agent=ToyConfig(),
-    )
-
-
-def make_remote(config, dies=lambda name, method, arguments: None, **options):
-    processes = FakeProcesses(dies)
-    ring = make_ring(config, make_collector=make_collector(config, processes), **options)
-    return ring, processes
 
 
 def networks_of_threads(config):

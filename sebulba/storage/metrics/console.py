@@ -240,19 +240,24 @@ def laid_out(text: str, command: str, width: int) -> str:
 
 
 def remote_actors_in(row: Row) -> str:
-    """Return how many remote actors there are, the slowest, the fastest, and their restarts.
+    """Return how many remote actors have joined, the slowest, the fastest, and their restarts.
 
     Returns:
         An empty text without any.
     """
-    numbers: dict[str, list[Any]] = {"steps_per_second": [], "restarts": []}
+    numbers: dict[str, list[Any]] = {"machine": [], "steps_per_second": [], "restarts": []}
     for key, value in row.items():
         if key.startswith("remote_actor/"):
             numbers.setdefault(key.split("/", 2)[2], []).append(value)
     if not numbers["restarts"]:
         return ""
-    text, num_restarts = f"{len(numbers['restarts'])} remote", sum(numbers["restarts"])
-    rates = [rate for rate in numbers["steps_per_second"] if rate is not None]
+    num_actors, num_restarts = len(numbers["restarts"]), sum(numbers["restarts"])
+    rates_of = zip(numbers["machine"], numbers["steps_per_second"], strict=True)
+    joined = [rate for machine, rate in rates_of if machine is not None]
+    text = f"{num_actors} remote"
+    if len(joined) < num_actors:
+        text = f"{len(joined)} of {text}"
+    rates = [rate for rate in joined if rate is not None]
     if rates:
         low, high = _short(min(rates)), _short(max(rates))
         text += f": {low}/s" if low == high else f": {low}/s–{high}/s"

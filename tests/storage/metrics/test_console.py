@@ -90,18 +90,25 @@ def test_a_line_shows_a_row(changes, expected):
 
 
 @pytest.mark.parametrize(
-    ("rates", "restarts", "expected"),
+    ("machines", "rates", "restarts", "expected"),
     [
-        ([1_234.0, 15_678.0], [0, 0], "2 remote: 1,234/s–15.7k/s"),
-        ([1_234.0], [1], "1 remote: 1,234/s, 1 restart"),
-        ([0.0, 20.0], [2, 1], "2 remote: 0/s–20/s, 3 restarts"),
-        ([None, None], [0, 0], "2 remote"),
+        ("ab", [1_234.0, 15_678.0], [0, 0], "2 remote: 1,234/s–15.7k/s"),
+        ("a", [1_234.0], [1], "1 remote: 1,234/s, 1 restart"),
+        ("ab", [0.0, 20.0], [2, 1], "2 remote: 0/s–20/s, 3 restarts"),
+        ("ab", [None, None], [0, 0], "2 remote"),
+        (["a", None], [1_234.0, 0.0], [0, 0], "1 of 2 remote: 1,234/s"),
+        ([None, None], [0.0, 0.0], [0, 0], "0 of 2 remote"),
     ],
 )
-def test_a_line_shows_the_slowest_and_the_fastest_remote_actor(rates, restarts, expected):
+def test_a_line_shows_the_slowest_and_the_fastest_remote_actor_of_those_that_have_joined(
+    machines, rates, restarts, expected
+):
     remote = {
         f"remote_actor/{actor}/{key}": value
-        for key, values in (("steps_per_second", rates), ("restarts", restarts))
+        for key, values in (
+            *(("machine", machines), ("steps_per_second", rates)),
+            ("restarts", restarts),
+        )
         for actor, value in enumerate(values)
     }
     (line,) = lines_of(row(120_000, **remote))
