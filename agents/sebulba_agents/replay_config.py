@@ -178,13 +178,19 @@ class SACConfig(ReplayConfig):
     network_of_vectors = "flat"
     hidden_sizes: tuple[Count, ...] = (64, 64)
     """Widths of the ReLU layers of the policy and of each critic. The paper: 256, 256."""
+    critic_sizes: tuple[Count, ...] | None = None
+    """Widths of the ReLU layers of each critic; null: hidden_sizes."""
+    critic_layer_norm: bool = False
+    """Normalise the inputs of each critic's ReLUs by LayerNorm (Ba et al. 2016, arXiv
+    1607.06450)."""
     target_entropy: Real | None = None
     """Target entropy in nats of actions in [-1, 1], at most 0.69 per component; null: −1 per
     component."""
     initial_temperature: Positive = 1.0
     """Initial temperature α."""
     polyak: Annotated[float, Range(above=0, most=1)] = 0.005
-    """τ of the moving average in the target critics, per update."""
+    """τ of the moving average in the target critics, per update. 1: the critics'
+    own values, without a moving average."""
     batch_size: Count = 128
     """Transitions per update, over all learner devices. The paper: 256."""
     replay_ratio: Positive = 64.0

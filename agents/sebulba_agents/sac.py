@@ -4,6 +4,8 @@ The gradients of critics, policy and temperature are computed at the same parame
 them is updated. Actions are in [-1, 1]; the environment's adapter scales them.
 """
 
+import dataclasses
+
 import flax.linen as nn
 import gymnasium
 import jax
@@ -14,7 +16,7 @@ import optax
 from sebulba.agent import ActorStateSharding, Agent, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
-from sebulba.toolkit.dense import Dense
+from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
@@ -51,7 +53,7 @@ class GaussianPolicy(nn.Module):
     def __call__(self, observation: PyTree) -> GaussianParameters:
         """Return parameters `[N, A]` for observations `[N, ...]`."""
         features = ObservationTorso(self.torso, name="torso")(observation)
-        x = _hidden_layers(features, self.torso)
+        x = _hidden_layers(features, self.torso, layer_norm=False)
         log_std = Dense(self.action_size, name="log_std")(x)
         return GaussianParameters(
             mean=Dense(self.action_size, name="mean")(x),
@@ -63,19 +65,21 @@ class Critic(nn.Module):
     """ReLU layers on observation and action; one action value."""
 
     torso: TorsoSettings
+    layer_norm: bool  # before each ReLU
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
         """Return Q `[N]` of observations `[N, ...]` and actions `[N, A]`."""
         features = ObservationTorso(self.torso, name="torso")(observation)
         x = jnp.concatenate([features, action], axis=-1)
-        return Dense(1)(_hidden_layers(x, self.torso))[..., 0]
+        return Dense(1)(_hidden_layers(x, self.torso, layer_norm=self.layer_norm))[..., 0]
 
 
 class TwinCritics(nn.Module):
     """Two critics with separate parameters, as one batched computation."""
 
     torso: TorsoSettings
+    layer_norm: bool
 
     @nn.compact
     def __call__(self, observation: PyTree, action: jax.Array) -> jax.Array:
@@ -87,12 +91,14 @@ class TwinCritics(nn.Module):
             in_axes=None,
             axis_size=2,
         )
-        return twins(self.torso)(observation, action)
+        return twins(self.torso, self.layer_norm)(observation, action)
 
 
-def _hidden_layers(x: jax.Array, torso: TorsoSettings) -> jax.Array:
+def _hidden_layers(x: jax.Array, torso: TorsoSettings, *, layer_norm: bool) -> jax.Array:
+    dtype = jnp.dtype(torso.compute_dtype)
     for size in torso.hidden_sizes:
-        x = nn.relu(Dense(size, dtype=jnp.dtype(torso.compute_dtype))(x))
+        x = Dense(size, dtype=dtype)(x)
+        x = nn.relu(LayerNorm(dtype=dtype)(x) if layer_norm else x)
     return x.astype(jnp.float32)
 
 
@@ -132,6 +138,10 @@ class SAC(Agent):
         action_size = _action_size(run_spec)
         torso = config.torso_for(run_spec.environment)
         check_network(torso, run_spec.environment.observation)
+        critic_torso = torso
+        if config.critic_sizes is not None:
+            critic_torso = dataclasses.replace(torso, hidden_sizes=config.critic_sizes)
+            check_network(critic_torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
         self._replay = transition_replay(config, run_spec)
@@ -139,7 +149,7 @@ class SAC(Agent):
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
         self._policy = GaussianPolicy(action_size=action_size, torso=torso)
-        self._critics = TwinCritics(torso)
+        self._critics = TwinCritics(critic_torso, config.critic_layer_norm)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
 
     def init_networks(self, key: jax.Array) -> SACNetworks:

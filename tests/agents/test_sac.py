@@ -43,10 +43,13 @@ RUN_SPEC = toy_run_spec(
 )
 
 
+LAYER_NORM = dataclasses.replace(CONFIG, critic_sizes=(8, 6), critic_layer_norm=True)
+
+
 @functools.cache
-def agent_and_networks():
+def agent_and_networks(config=CONFIG):
     """Return an agent, and networks whose target critics differ from the online ones."""
-    agent = SAC(CONFIG, RUN_SPEC)
+    agent = SAC(config, RUN_SPEC)
     networks, other = (jitted(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1))
     return agent, dataclasses.replace(networks, target_critics=other.target_critics)
 
@@ -162,8 +165,9 @@ def test_each_loss_moves_its_own_parameters_only():
     )
 
 
-def test_one_and_two_learner_devices_take_the_same_step():
-    agent, networks = agent_and_networks()
+@pytest.mark.parametrize("config", [CONFIG, LAYER_NORM], ids=["default", "layer norm"])
+def test_one_and_two_learner_devices_take_the_same_step(config):
+    agent, networks = agent_and_networks(config)
     opt_state = agent.init_opt_state(networks)
     batch = random_batch()
     batch = dataclasses.replace(batch, weight=batch.weight.at[:16].multiply(0.1))
@@ -293,3 +297,92 @@ def test_a_temperature_that_grew_without_end_leaves_loss_and_gradient_finite():
     np.testing.assert_allclose(metrics["temperature"], np.exp(20.0), rtol=1e-5)
     assert np.isfinite(loss)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def slow_q_with_layer_norm(critics, twin, observation, action):
+    """Return Q `[n]` of a critic with LayerNorm before each ReLU, written out."""
+    layers = critics["params"]["VmapCritic_0"]
+    x = jnp.concatenate([observation, action], axis=-1)
+    for i in range(len(LAYER_NORM.critic_sizes)):
+        dense, norm = layers[f"Dense_{i + 1}"], layers[f"LayerNorm_{i}"]
+        x = x @ dense["kernel"][twin] + dense["bias"][twin][None]
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        x = centred / jnp.sqrt(variance + 1e-6)
+        x = jnp.maximum(x * norm["scale"][twin][None] + norm["bias"][twin][None], 0.0)
+    head = layers["Dense_0"]
+    return (x @ head["kernel"][twin] + head["bias"][twin][None])[:, 0]
+
+
+def with_random_layer_norms(networks):
+    """Return networks whose scales and biases of LayerNorm are not 1 and 0."""
+    rng = np.random.default_rng(0)
+
+    def moved(leaf):
+        return leaf + jnp.asarray(rng.normal(size=leaf.shape, scale=0.1), jnp.float32)
+
+    online = dataclasses.replace(
+        networks.online, critics=jax.tree.map(moved, networks.online.critics)
+    )
+    targets = jax.tree.map(moved, networks.target_critics)
+    return dataclasses.replace(networks, online=online, target_critics=targets)
+
+
+def test_targets_with_layer_norm_are_those_of_critics_that_are_written_out():
+    agent, networks = agent_and_networks(LAYER_NORM)
+    networks = with_random_layer_norms(networks)
+    batch, draws = random_batch(), random_draws()
+    q = [
+        slow_q_with_layer_norm(networks.target_critics, i, batch.next_observation, draws.action)
+        for i in range(2)
+    ]
+    expected = batch.reward + batch.discount * (jnp.minimum(*q) - 0.2 * draws.log_prob)
+    got = jitted(agent.targets)(networks, batch, draws)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(got, batch.reward, atol=0.1)
+
+
+def test_gradients_through_layer_norm_are_those_of_critics_that_are_written_out():
+    agent, networks = agent_and_networks(LAYER_NORM)
+    critics = with_random_layer_norms(networks).online.critics
+    batch = random_batch()
+
+    def of(q):
+        return lambda critics, action: jnp.sum(
+            jnp.square(q(critics, batch.observation, action)[0] - batch.reward)
+            + q(critics, batch.observation, action)[1] * batch.reward
+        )
+
+    def slow(*args):
+        return [slow_q_with_layer_norm(args[0], i, *args[1:]) for i in range(2)]
+
+    got = jax.jit(jax.grad(of(agent._critics.apply), argnums=(0, 1)))(critics, batch.action)
+    expected = jax.jit(jax.grad(of(slow), argnums=(0, 1)))(critics, batch.action)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), got, expected)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(got))
+
+
+def test_critic_sizes_and_layer_norm_change_the_critics_alone():
+    _, networks = agent_and_networks()
+    _, others = agent_and_networks(LAYER_NORM)
+    chex.assert_trees_all_equal(networks.online.policy, others.online.policy)
+    layers = networks.online.critics["params"]["VmapCritic_0"]
+    assert sorted(layers) == ["Dense_0", "Dense_1"]
+    layers = others.online.critics["params"]["VmapCritic_0"]
+    assert sorted(layers) == ["Dense_0", "Dense_1", "Dense_2", "LayerNorm_0", "LayerNorm_1"]
+    assert layers["Dense_2"]["kernel"].shape == (2, 8, 6)
+
+
+def test_critic_sizes_of_hidden_sizes_are_the_same_critics():
+    same = dataclasses.replace(CONFIG, critic_sizes=CONFIG.hidden_sizes)
+    chex.assert_trees_all_equal(agent_and_networks()[1], agent_and_networks(same)[1])
+
+
+def test_with_polyak_1_targets_are_those_of_the_online_critics():
+    agent = SAC(dataclasses.replace(CONFIG, polyak=1.0), RUN_SPEC)
+    _, networks = agent_and_networks()
+    experience = agent.init_experience(networks, 1)
+    opt_state = agent.init_opt_state(networks)
+    grads = jax.tree.map(jnp.ones_like, networks)
+    after, _ = jitted(agent.optimize)(networks, opt_state, grads, experience, Clock.at())
+    chex.assert_trees_all_equal(after.target_critics, after.online.critics)
