@@ -17,6 +17,7 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 import jax
 import pytest
 
+from tests import ring_programs
 from tests.packages import make_package
 
 sys.dont_write_bytecode = False  # also of the tests, whose assertions pytest rewrites
@@ -39,9 +40,14 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def pytest_collection_finish():
+    ring_programs.share()
     # Tracing makes millions of objects, and no test needs to find those of the imports again.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def pytest_runtest_setup(item):
+    ring_programs.choose_for(item)
 
 
 @pytest.fixture
