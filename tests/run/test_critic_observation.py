@@ -19,14 +19,16 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def train(run_dir, env_steps, *flags):
     """Train for some env steps; return the summary."""
     flags = [*flags, "--run-dir", str(run_dir), "--run.total-env-steps", str(env_steps)]
-    flags += ["--devices.actor", "[0]", "--devices.learner", "[0]"]
+    flags += ["--devices.actor", "[0]", "--devices.learner", "[0]", "--actor.num-envs", "4"]
+    flags += ["--agent.hidden-sizes", "[4]", "--agent.num-epochs", "1"]
+    flags += ["--agent.num-minibatches", "1"]
     assert training.train_to_exit_code(load_config("configs/mappo_tides.yaml", flags)) == 0
     return json.loads((run_dir / "summary.json").read_text())
 
 
 def test_the_policy_is_loaded_evaluated_exported_and_filmed_without_the_state(tmp_path):
     run_dir, exported_dir = tmp_path / "run", tmp_path / "export"
-    train(run_dir, 4000)
+    train(run_dir, 400)
     policy = sebulba.load_policy(run_dir)
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(6, 5)).astype(np.float32)
