@@ -244,6 +244,11 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
             "protocol": protocol,
             "episodes": [
                 {"env": env, "return": record.episode_return, "length": record.episode_length}
+                | (
+                    {"returns_of_players": record.returns_of_players}
+                    if record.returns_of_players
+                    else {}
+                )
                 for env, records in enumerate(played.episodes)
                 for record in records
             ],
@@ -304,15 +309,19 @@ def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -
         value = statistics[key]
         return "unknown" if value is None else f"{value:,.2f}"
 
+    of_players = [key for key in statistics if key.startswith("return_mean_of_player_")]
+    steps = "steps of the environment" if of_players else "env steps"
     rows = {
         "return: mean ± standard deviation": f"{number('return_mean')} ± {number('return_std')}",
         "interquartile mean [95 % bootstrap interval]": (
             f"{number('return_iqm')} [{number('return_iqm_low')}, {number('return_iqm_high')}]"
         ),
         "minimum, maximum": f"{number('return_min')}, {number('return_max')}",
-        "mean length": f"{number('length_mean')} env steps",
+        "mean length": f"{number('length_mean')} {steps}",
         "episodes": f"{statistics['episodes']:,}",
     }
+    if of_players:
+        rows["mean return of each player"] = ", ".join(map(number, of_players))
     if played.unfinished:
         rows["unfinished, excluded"] = (
             f"{played.unfinished:,}, so long episodes are missing; increase --max-episode-steps"

@@ -6,6 +6,7 @@ one episode, see `sebulba.ring.episodes`.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import cast
@@ -22,7 +23,7 @@ from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.statistics import EpisodeRecord
 from sebulba.ring.act_cycle import call_environment, init_carry
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.episodes import EpisodeTracker
+from sebulba.ring.episodes import EpisodeTracker, names_of_players
 from sebulba.ring.records import ActCarry, Tally
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.toolkit.prng import environment_seed, stream
@@ -242,13 +243,21 @@ class Evaluation:
         """Record the episodes that ended in a slice, up to each environment's quota."""
         ended = jax.tree.map(np.asarray, tally.ended)
         finished = ended.episodes
+        names = names_of_players(self.environment.spec.num_players)
+        columns = [finished.reduced[name].tolist() for name in names]
+        of_players = zip(*columns, strict=True) if columns else itertools.repeat(())
         episodes = zip(
             ended.env[ended.has_ended].tolist(),
             finished.episode_return.tolist(),
             finished.episode_length.tolist(),
-            strict=True,
+            of_players,
+            strict=bool(columns),
         )
-        for env, episode_return, episode_length in episodes:
+        for env, episode_return, episode_length, returns in episodes:
             if len(self._episodes[env]) < self._quota[env]:
-                record = EpisodeRecord(episode_return=episode_return, episode_length=episode_length)
+                record = EpisodeRecord(
+                    episode_return=episode_return,
+                    episode_length=episode_length,
+                    returns_of_players=tuple(returns),
+                )
                 self._episodes[env].append(record)

@@ -20,6 +20,7 @@ class EpisodeRecord:
 
     episode_return: float  # of raw rewards
     episode_length: int  # env steps, without reset steps
+    returns_of_players: tuple[float, ...] = ()  # of several players, whose mean is the return
 
 
 def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
@@ -34,6 +35,7 @@ def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
     """
     returns = np.array([record.episode_return for record in records], np.float64)
     lengths = np.array([record.episode_length for record in records], np.float64)
+    of_players = np.array([record.returns_of_players for record in records], np.float64)
     if not len(returns):
         keys = ("mean", "std", "min", "max", "iqm", "iqm_low", "iqm_high")
         return {"episodes": 0, **{f"return_{key}": None for key in keys}, "length_mean": None}
@@ -48,6 +50,10 @@ def summarize(records: Sequence[EpisodeRecord], *, seed: int) -> Statistics:
         "return_iqm_low": low,
         "return_iqm_high": high,
         "length_mean": float(np.mean(lengths)),
+        **{
+            f"return_mean_of_player_{player}": float(np.mean(returns))
+            for player, returns in enumerate(of_players.T)
+        },
     }
 
 

@@ -67,7 +67,7 @@ class EpisodeTracker:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the metrics per episode, besides return and length."""
-        return (*self.reducers, *_names_of_players(self.num_players))
+        return (*self.reducers, *names_of_players(self.num_players))
 
     def init(self, num_envs: int) -> EpisodeStatistics:
         """Return the statistics before the first row."""
@@ -216,7 +216,7 @@ def of_environments(rows: EpisodeStatistics, num_players: int) -> EpisodeStatist
 
     returns = by_player(rows.episode_return)
     of_players = {
-        name: returns[..., player] for player, name in enumerate(_names_of_players(num_players))
+        name: returns[..., player] for player, name in enumerate(names_of_players(num_players))
     }
     return dataclasses.replace(
         rows,
@@ -228,7 +228,8 @@ def of_environments(rows: EpisodeStatistics, num_players: int) -> EpisodeStatist
     )
 
 
-def _names_of_players(num_players: int) -> list[str]:
+def names_of_players(num_players: int) -> list[str]:
+    """Return the metrics of each player's return; none of a single player."""
     return [f"return_of_player_{player}" for player in range(num_players if num_players > 1 else 0)]
 
 

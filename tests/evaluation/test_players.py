@@ -8,6 +8,7 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
 from sebulba.evaluation.recording import Recording
+from sebulba.evaluation.statistics import summarize
 from tests.envs.leavers import FIRST_LEAVES
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
@@ -44,6 +45,10 @@ def test_players_that_are_out_are_no_episodes_of_an_evaluation(greedy):
         assert record.episode_length in LENGTHS
         # The mean over players that receive at least 1 in each step and leave 2 steps apart.
         assert record.episode_return >= record.episode_length - 2
+        assert len(record.returns_of_players) == 3
+        assert record.episode_return == pytest.approx(np.mean(record.returns_of_players))
+    means = [summarize(played.records, seed=0)[f"return_mean_of_player_{p}"] for p in range(3)]
+    assert means == sorted(means)  # who leaves later has received more
 
 
 def test_an_evaluation_of_fewer_episodes_than_players_has_an_environment_for_each():
