@@ -25,6 +25,7 @@ TASKS: dict[str, str] = {
     "Corridor-v0": "sebulba.envs.jax_players:Corridor",
     "Tides-v0": "sebulba.envs.jax_players:Tides",
     "KuhnPoker-v0": "sebulba.envs.jax_games:KuhnPoker",
+    "LeducPoker-v0": "sebulba.envs.jax_leduc:LeducPoker",
     "Bandit-v0": "sebulba.envs.jax_tasks:Bandit",
     "ContinuousBandit-v0": "sebulba.envs.jax_tasks:ContinuousBandit",
 }
