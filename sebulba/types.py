@@ -164,6 +164,7 @@ class Opponents:
 
     pool_size: int = 0  # earlier versions, of which one is drawn for a game; 0: the present one
     pool_every: int = 1  # updates after which the present one replaces the oldest in the pool
+    past_share: float = 1.0  # of games against the pool; the others are against the present one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

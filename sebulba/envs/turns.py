@@ -23,11 +23,11 @@ from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvStep, Opponents, PyTree
 
-OPTIONS = ("opponent", "pool_size", "pool_every")
+OPTIONS = ("opponent", "pool_size", "pool_every", "past_share")
 """The options of a game in turns, besides its own."""
 
 _KINDS = ("random", "self", "past")
-_DEFAULT_POOL = {"pool_size": 8, "pool_every": 100}
+_DEFAULT_POOL = {"pool_size": 8, "pool_every": 100, "past_share": 0.2}
 
 
 def take_opponents(options: dict[str, Any]) -> Opponents | None:
@@ -43,7 +43,7 @@ def take_opponents(options: dict[str, Any]) -> Opponents | None:
             f"env.options.opponent: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, got"
             f" {kind!r}{hint}"
         )
-    pool = {}
+    pool: dict[str, Any] = {}
     for name, default in _DEFAULT_POOL.items():
         pool[name] = options.pop(name, None)
         if pool[name] is not None and kind != "past":
@@ -52,7 +52,13 @@ def take_opponents(options: dict[str, Any]) -> Opponents | None:
                 f" pool, got {pool[name]!r}"
             )
         pool[name] = default if pool[name] is None else pool[name]
-        if not isinstance(pool[name], int) or pool[name] < 1:
+        if name == "past_share":
+            if not isinstance(pool[name], (int, float)) or not 0 < pool[name] <= 1:
+                got = repr(pool[name])
+                raise ConfigError(
+                    f"env.options.past_share: expected more than 0 and at most 1, got {got}"
+                )
+        elif not isinstance(pool[name], int) or pool[name] < 1:
             raise ConfigError(f"env.options.{name}: expected at least 1, got {pool[name]!r}")
     if kind == "random":
         return None

@@ -1,13 +1,16 @@
 """An agent whose opponents are earlier versions of its networks, out of a pool in the networks.
 
 The pool is a part of the networks, so it is published, checkpointed and repeated with them. A game
-draws its opponent at the opponent's first move, with a preference for versions that the player does
-not beat: prioritised fictitious self-play (Vinyals et al. 2019, Nature 575, "Grandmaster level in
-StarCraft II using multi-agent reinforcement learning"), with their weights of hard opponents,
-(1 − p)², of the probability p to win.
+draws its opponent at the opponent's first move. A share of games is against the pool, with a
+preference for versions that the player does not beat: prioritised fictitious self-play (Vinyals et
+al. 2019, Nature 575, "Grandmaster level in StarCraft II using multi-agent reinforcement learning"),
+with their weights of hard opponents, (1 − p)², of the probability p to win. The other games are
+against the present version, without which the player only ever answers what it played before, and
+goes around the equilibrium of a game such as poker instead of to it.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -61,7 +64,8 @@ class PastState:
     """The actor states of both players, and who the opponent is."""
 
     players: SelfPlayState
-    member: jax.Array  # [B] int32, the place of the game's opponent in the pool
+    # [B] int32, the place of the game's opponent in the pool; the pool's size: the present version.
+    member: jax.Array
     key: jax.Array
 
 
@@ -109,17 +113,32 @@ class PastPlay:
     ) -> tuple[PyTree, PastState]:
         """Move for the opponent; see `SelfPlay.oppose`."""
         key, draw_key = jax.random.split(actor_state.key)
-        drawn = jax.random.categorical(draw_key, networks.pool.logits, shape=waiting.shape)
+        versions, logits = self._versions(networks)
+        drawn = jax.random.categorical(draw_key, logits, shape=waiting.shape)
         is_new = waiting & row.is_first
         member = jnp.where(is_new, drawn.astype(jnp.int32), actor_state.member)
 
         def move(version: Networks) -> tuple[PyTree, SelfPlayState]:
             return self._self_play.oppose(version, actor_state.players, row, waiting)
 
-        actions, states = jax.vmap(move)(networks.pool.members)
+        actions, states = jax.vmap(move)(versions)
         chosen = Chosen(member)
         players = self._self_play.shard_actor_state(states, chosen)
         return chosen.split(actions), PastState(players=players, member=member, key=key)
+
+    def _versions(self, networks: PastNetworks) -> tuple[Networks, jax.Array]:
+        """Return the versions that may move, and the logits of a game's draw among them."""
+        pool, past_share = networks.pool, self._opponents.past_share
+        if past_share == 1.0:
+            return pool.members, pool.logits
+        # The present version comes after the pool, so no place of the pool counts its games.
+        versions = jax.tree.map(
+            lambda members, present: jnp.concatenate([members, present[None]]),
+            pool.members,
+            networks.player,
+        )
+        of_past = jax.nn.log_softmax(pool.logits) + math.log(past_share)
+        return versions, jnp.append(of_past, math.log(1.0 - past_share))
 
     def init_networks(self, key: jax.Array) -> PastNetworks:
         """Return the agent's, and a pool of them alone."""

@@ -151,7 +151,10 @@ def test_kuhn_poker_is_that_of_the_tree():
         ({}, None),
         ({"opponent": "random"}, None),
         ({"opponent": "self"}, Opponents()),
-        ({"opponent": "past", "pool_every": 7}, Opponents(pool_size=8, pool_every=7)),
+        (
+            {"opponent": "past", "pool_every": 7},
+            Opponents(pool_size=8, pool_every=7, past_share=0.2),
+        ),
     ],
 )
 def test_the_spec_says_who_moves_for_the_opponent(options, opponents):
@@ -164,6 +167,8 @@ def test_the_spec_says_who_moves_for_the_opponent(options, opponents):
         ("KuhnPoker-v0", {"opponent": "selv"}, "expected random, self or past, got 'selv'"),
         ("KuhnPoker-v0", {"opponent": "self", "pool_size": 3}, "expected null with opponent: self"),
         ("KuhnPoker-v0", {"opponent": "past", "pool_size": 0}, "expected at least 1, got 0"),
+        ("KuhnPoker-v0", {"opponent": "past", "past_share": 0}, "more than 0 and at most 1, got 0"),
+        ("KuhnPoker-v0", {"opponent": "self", "past_share": 0.5}, "expected null with opponent"),
         ("Catch-v0", {"opponent": "self"}, "'Catch-v0' has no such option"),
     ],
 )

@@ -12,6 +12,7 @@ import sebulba
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import training
+from sebulba.toolkit.past_play import player_of
 from sebulba.toolkit.self_play import SelfPlay, SelfPlayState
 from sebulba_agents.actor_critic import ActorCriticAgent
 from tests.envs.kuhn import bets_of, exploitability
@@ -138,7 +139,10 @@ def test_a_loaded_policy_is_the_players(tmp_path, opponent):
 
 
 @pytest.mark.slow
-def test_self_play_comes_near_the_equilibrium_of_kuhn_poker():
-    ring, _, _ = run_config(load_config("configs/ppo_kuhn_poker.yaml", ["--seed", "1"]))
-    agent, networks = ring.programs.agent.agent, ring.learner.networks_on(ring.actors[0].device)
+@pytest.mark.parametrize("opponent", ["self", "past"])
+def test_self_play_comes_near_the_equilibrium_of_kuhn_poker(opponent):
+    flags = ["--seed", "1", "--env.options.opponent", opponent]
+    ring, _, _ = run_config(load_config("configs/ppo_kuhn_poker.yaml", flags))
+    networks = ring.learner.networks_on(ring.actors[0].device)
+    agent, networks = player_of(ring.programs.agent, networks)
     assert exploitability(bets_of(agent, networks)) < 0.1  # 0.458 of uniform play

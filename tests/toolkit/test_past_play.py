@@ -18,7 +18,7 @@ from sebulba.types import Clock, EnvStep, Opponents, Trajectory
 
 NUM_ENVS, SIZE, EVERY = 64, 3, 2
 FLAGS = [
-    *("--env.options", "{opponent: past, pool_size: 3, pool_every: 2}"),
+    *("--env.options", "{opponent: past, pool_size: 3, pool_every: 2, past_share: 1.0}"),
     *("--actor.num-envs", str(NUM_ENVS), "--actor.trajectory-length", "4"),
     *("--agent.hidden-sizes", "[8]", "--agent.num-epochs", "1", "--agent.num-minibatches", "1"),
 ]
@@ -76,6 +76,28 @@ def test_each_game_is_played_by_one_version():
     waiting = jnp.arange(NUM_ENVS) < 8
     _, after = agent.oppose(networks, state, rows_of(is_first=everyone), waiting)
     np.testing.assert_array_equal(after.member[8:], state.member[8:])
+
+
+def test_the_present_version_plays_the_other_games_and_has_no_place_in_the_pool():
+    agent, networks, state = make("--env.options.past_share", "0.25")
+    player = jax.tree.map(lambda leaf: leaf[1], with_habits(networks, [0, 1, 0]).pool.members)
+    networks = dataclasses.replace(with_habits(networks, [0, 0, 0]), player=player)
+    everyone, present = jnp.ones(NUM_ENVS, bool), 0
+    for _ in range(4):
+        action, state = agent.oppose(networks, state, rows_of(is_first=everyone), everyone)
+        np.testing.assert_array_equal(action, state.member == SIZE)
+        present += int(action.sum())
+    assert 0.65 < present / (4 * NUM_ENVS) < 0.85
+    _, extras, _ = agent.act(networks, state, rows_of(), greedy=False)
+    trajectory = Trajectory(
+        env_steps=rows_of(2, terminated=jnp.ones((2, NUM_ENVS), bool)),
+        action=jnp.zeros((1, NUM_ENVS), jnp.int32),
+        extras=jax.tree.map(lambda leaf: leaf[None], extras),
+    )
+    experience = agent.update_experience(
+        networks, agent.init_experience(networks, NUM_ENVS), state, state, trajectory, jnp.int32(0)
+    )
+    assert int(experience.pending[0].sum()) == int((state.member < SIZE).sum()) > 0
 
 
 def test_versions_that_the_player_beats_are_drawn_less():
