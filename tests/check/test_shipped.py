@@ -20,6 +20,7 @@ SMALL = [
     "pg_bandit",
     "ppo_bandit",
     "ppo_corridor",
+    "ppo_kuhn_poker",
     "ppo_recall",
     "pqn_bandit",
     "r2d2_recall",
