@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.policy import is_distribution
+from sebulba.check.policy import is_distribution, with_noise
 from sebulba.check.question import Needs, Question
 from sebulba.check.randomness import first_row, with_randomness_of
 from sebulba.check.result import (
@@ -23,11 +23,14 @@ from sebulba.check.result import (
     skipped,
 )
 from sebulba.check.subject import env_axes
-from sebulba.types import ActorState, PyTree
+from sebulba.types import ActorState, EnvStep, PyTree
 
 _NUM_DRAWS = 512
 _MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
 _MIN_PROBABILITY = 0.02  # of an action whose frequency is compared
+_NUM_KEYS = 16  # on each of many observations
+_NUM_NETWORKS = 4
+_MIN_DIFFERENCE = 1e-3  # of actions of two environments; less may be rounding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +49,7 @@ class _Sampler:
 
     def __init__(self, evidence: Evidence):
         subject, recording = evidence.subject, evidence.recording
-        self._subject = subject
+        self._subject, self._recording = subject, recording
         self._axes = env_axes(subject.agent, subject.run_spec)
         self._networks = recording.trajectories[0].networks
         row = first_row(recording)
@@ -69,6 +72,13 @@ class _Sampler:
         keys = jax.random.split(jax.random.key(self._subject.config.seed), _NUM_DRAWS)
         return jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
 
+    @functools.cached_property
+    def has_equal_environments(self) -> bool:
+        """Whether nothing in actor 0's state tells its environments apart."""
+        leaves = jax.tree.leaves(as_numpy(self._subject.start_states[0]))
+        pairs = zip(leaves, jax.tree.leaves(self._axes), strict=True)
+        return all(np.all(leaf == leaf.take([0], axis)) for leaf, axis in pairs if axis >= 0)
+
     def greedy(self) -> _Draws:
         """Return greedy actions of new actors."""
         return self.draw(self._new_states, greedy=True)
@@ -82,6 +92,36 @@ class _Sampler:
 
         unroll = jax.jit(lambda state: jax.lax.scan(step, state, None, length=_NUM_DRAWS)[1])
         return unroll(self._subject.start_states[0])
+
+    def on_other_rows(self) -> Iterator[np.ndarray]:
+        """Yield sampled actions `[R, keys, B, ...]` of several networks on rows of environment 0.
+
+        The first networks are the recorded ones. The others have noise, since the best action of
+        the first may be so much better than the others that no noise of acting changes it.
+        """
+        base, agent = self._subject.start_states[0], self._subject.agent
+        states = jax.tree.map(lambda leaf: leaf[:_NUM_KEYS], self._new_states)
+        env_steps = self._recording.trajectories[0].trajectory.env_steps
+        rows = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(jnp.asarray(leaf[:, :1]), leaf.shape), env_steps
+        )
+        rows = dataclasses.replace(rows, is_first=jnp.zeros_like(rows.is_first))
+
+        @jax.jit
+        def act(networks: PyTree) -> PyTree:
+            def on_row(row: EnvStep) -> PyTree:
+                def with_key(state: ActorState) -> PyTree:
+                    state = with_randomness_of(state, base, self._axes)
+                    return agent.act(networks, state, row, greedy=False)[0]
+
+                return jax.lax.map(with_key, states)
+
+            return jax.lax.map(on_row, rows)
+
+        for attempt in range(_NUM_NETWORKS):
+            rng = np.random.default_rng(attempt)
+            noise = functools.partial(with_noise, rng=rng, size=0.0 if attempt == 0 else 1.0)
+            yield np.asarray(act(jax.tree.map(noise, self._networks)))
 
     def draw(self, states: ActorState, *, greedy: bool) -> _Draws:
         """Act with the memory of one actor, and the random keys of each of these states."""
@@ -118,7 +158,7 @@ def step_keys(evidence: Evidence) -> Answer:
     sampler = evidence.shared(_Sampler)
     over_actors = _num_different(sampler.sampled.action)
     if over_actors < 4:
-        return skipped("the agent acts deterministically, or nearly so")
+        return _fixed_noise(sampler) or skipped("the agent acts deterministically, or nearly so")
     over_steps = _num_different(sampler.draw(sampler.successive_states(), greedy=False).action)
     failure = None
     if over_steps <= over_actors // 8:
@@ -129,6 +169,31 @@ def step_keys(evidence: Evidence) -> Answer:
         )
     detail = f"{over_steps} different batches of actions in {_NUM_DRAWS} steps on one observation"
     return passed_unless(failure, detail)
+
+
+def _fixed_noise(sampler: _Sampler) -> Answer | None:
+    """Return a failure if environments in equal states act differently, but the same for any key.
+
+    What tells them apart is then random, and drawn from another key than the actor state's.
+    """
+    if not sampler.has_equal_environments:
+        return None
+    for actions in sampler.on_other_rows():
+        by_env = np.moveaxis(actions, 2, 0).astype(np.float64)  # [B, rows, keys, ...]
+        by_env = by_env.reshape(*by_env.shape[:3], -1)
+        if np.ptp(by_env, axis=2).any():
+            return None
+        is_other = (np.abs(by_env - by_env[:1]) > _MIN_DIFFERENCE).any(axis=(2, 3))
+        if is_other.any():
+            env, row = np.argwhere(is_other)[0]
+            return failed(
+                f"actor 0, envs 0 and {env}, row {row}: expected other actions with other keys, or"
+                f" equal actions in equal states on one observation, got"
+                f" {actions[row, 0, 0].squeeze()} and {actions[row, 0, env].squeeze()} with each of"
+                f" {actions.shape[1]} keys",
+                "act draws from a key that is not the actor state's",
+            )
+    return None
 
 
 def greedy(evidence: Evidence) -> Answer:
@@ -254,8 +319,8 @@ STEP_KEYS = Question(
     property="each step draws its own random numbers",
     needs=Needs.RECORDING,
     perturbs=(f"acts {_NUM_DRAWS} times in a row, and with {_NUM_DRAWS} keys, on one observation"),
-    proof="4 different batches of actions with other keys",
-    expects="about as many different batches in a row",
+    proof="4 different batches of actions with other keys, or one in which environments differ",
+    expects="about as many different batches in a row; environments in equal states to act alike",
     bound="an eighth of them: a key that stays gives one",
     likely_cause="act returns the actor state with the same key",
 )

@@ -65,7 +65,7 @@ MISTAKES = {
         module=_DDQN,
         before='stream(actor_state.key, "noise")',
         after='stream(jax.random.key(0), "noise")',
-        question=None,  # `step-keys` skips agents that act deterministically
+        question="step-keys",
     ),
     "learning has no noise": Mistake(
         module=_DDQN,
