@@ -58,17 +58,27 @@ class Policy:
     @functools.cached_property
     def is_acting(self) -> list[bool]:
         """Whether another value of each leaf changes greedy actions or their distributions."""
-        leaves, structure = jax.tree.flatten(self._networks)
-        before = jax.tree.leaves(as_numpy(self.acted(self._networks)))
+        num_leaves = len(jax.tree.leaves(self._networks))
+        return [self.is_used_in_acting(index, greedy=True) for index in range(num_leaves)]
 
-        def changes(index: int, size: float) -> bool:
+    def is_used_in_acting(self, index: int, *, greedy: bool) -> bool:
+        """Whether another value of a leaf changes actions or their distributions, with equal keys.
+
+        Args:
+            index: of the leaf.
+            greedy: of greedy acting; else of sampled, which the scale of a noise changes too.
+        """
+        leaves, structure = jax.tree.flatten(self._networks)
+        before = jax.tree.leaves(as_numpy(self.acted(self._networks, greedy=greedy)))
+
+        def changes(size: float) -> bool:
             others = [*leaves]
             others[index] = with_noise(leaves[index], np.random.default_rng(0), size)
-            acted = self.acted(jax.tree.unflatten(structure, others))
+            acted = self.acted(jax.tree.unflatten(structure, others), greedy=greedy)
             return differs(before, jax.tree.leaves(as_numpy(acted)))
 
         # Great noise as well: a small one may leave every greatest action value the greatest.
-        return [any(changes(index, size) for size in _NOISE_SIZES) for index in range(len(leaves))]
+        return any(map(changes, _NOISE_SIZES))
 
     def acted_again(
         self, networks: Networks, items: Sequence[RecordedTrajectory]

@@ -158,13 +158,13 @@ class _Usage:
     """Which leaves of the networks the loss or acting uses."""
 
     def __init__(self, evidence: Evidence):
-        self._acts, self.loss = evidence.loss.policy.is_acting, evidence.loss
+        self._policy, self.loss = evidence.loss.policy, evidence.loss
         if evidence.subject.setting("discount", "gamma") == 0.0:
             self.loss = evidence.loss_with(discount=_DISCOUNT, gamma=_DISCOUNT)
 
     def is_used(self, index: int) -> bool:
-        """Whether other values of a leaf change the loss, a gradient or greedy acting."""
-        if self._acts[index]:
+        """Whether other values of a leaf change the loss, a gradient or acting."""
+        if self._policy.is_acting[index] or self._policy.is_used_in_acting(index, greedy=False):
             return True
         items = self.loss.items
         effects = (
@@ -339,8 +339,8 @@ UPDATES = Question(
         "single leaves zeros"
     ),
     proof=(
-        "a leaf counts as in use if noise on it changes the loss or greedy acting, with some "
-        "networks of several"
+        "a leaf counts as in use if noise on it changes the loss, with some networks of several, "
+        "or acting, greedy or sampled"
     ),
     expects=(
         "a step against the gradients; a change of each leaf in use, with the target period; use "

@@ -71,7 +71,7 @@ MISTAKES = {
         module=_DDQN,
         before='batch, stream(key, "noise"))',
         after="batch)",
-        question=None,  # `updates` counts σ among the leaves that are not in use
+        question="updates",
     ),
     "the discount multiplies the rewards": Mistake(
         module=_RETURNS,
