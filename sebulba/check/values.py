@@ -188,6 +188,12 @@ def symmetry(evidence: Evidence) -> Answer:
         rewards = (_GREAT_REWARD, 2.0 * _GREAT_REWARD, -_GREAT_REWARD, -2.0 * _GREAT_REWARD)
         gradients = [arrays(values.gradients(in_steps, networks, each, items)) for each in rewards]
         greatest = max(float(np.linalg.norm(leaf)) for leaf in gradients[0])
+        if greatest == 0.0 and any(map(np.any, arrays(values.gradients(in_steps, networks, STEP)))):
+            return failed(
+                f"gradient ({trainer.place}): expected one with a reward of {_GREAT_REWARD:g} for"
+                f" every action, as with {STEP:g}, got 0 in every leaf",
+                "targets beyond the ends of a support are not clipped to them",
+            )
         every = zip(paths, *gradients, strict=True)
         for path, reward, more_reward, penalty, more_penalty in every:
             sizes = [np.linalg.norm(each) for each in (reward, penalty)]
@@ -278,7 +284,10 @@ SYMMETRY = Question(
     needs=Needs.TRAINING,
     perturbs=f"rewards of ±{_GREAT_REWARD:g} for every action",
     proof="gradients that grow by half with twice the reward",
-    expects="opposite gradients, since the policy is the one that acted",
+    expects=(
+        "some gradient, as a reward of 1 has; opposite ones that grow, since the policy is the one "
+        "that acted"
+    ),
     bound=(
         f"{_MAX_RELATIVE_ASYMMETRY:g} of their size: one that is clipped on one side has 1, and "
         "an expectile is as asymmetric on purpose"

@@ -89,7 +89,7 @@ MISTAKES = {
         module=_RETURNS,
         before="(jnp.clip(returns, self.least, self.greatest) - self.least)",
         after="(returns - self.least)",
-        question=None,
+        question="symmetry",
     ),
     "the support is upside down": Mistake(
         module=_RETURNS,
