@@ -72,8 +72,11 @@ def describe_networks(ring: Ring, config: Config, devices: Roles) -> Iterator[st
     spec = collector.spec
     if spec.num_players > 1:
         groups = len(config.env.groups)
-        shared = f"with networks for {groups} groups" if groups else "which share networks"
-        yield f"players: {spec.num_players} in each environment, {shared}; an env step is one's"
+        networks_of = f"networks for {groups} groups" if groups else "shared networks"
+        yield (
+            f"players: {spec.num_players} in each environment, with {networks_of};"
+            " an env step is one player's"
+        )
     if costly := describe_costly_network(config.agent, spec, networks):
         yield costly
     if config.devices.actor is None and isinstance(collector, LocalCollector):

@@ -150,7 +150,8 @@ class GroupedAgent:
         self, networks: Networks, experience: Experience, key: jax.Array, clock: Clock
     ) -> tuple[jax.Array, tuple[Experience, Metrics]]:
         """Return the sum of the groups' losses, and the metrics of all."""
-        keys, after, of_all = self._keys(key), {}, {}
+        keys, after = self._keys(key), {}
+        of_all: Metrics = {}
         losses = []
         for name, agent in self._agents.items():
             loss, (after[name], metrics) = agent.loss(
