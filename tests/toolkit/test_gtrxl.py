@@ -127,7 +127,7 @@ def test_memory_has_a_gradient_within_an_unroll():
     def last(inputs):
         return jnp.sum(core.apply(parameters, inputs, is_first, core.initial_state(1))[0][-1])
 
-    size = np.abs(jax.grad(last)(inputs)).max((1, 2))
+    size = np.abs(jax.jit(jax.grad(last))(inputs)).max((1, 2))
     assert np.flatnonzero(size > 0).tolist() == list(range(T - 1 - MEMORY, T))
 
 

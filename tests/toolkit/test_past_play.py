@@ -1,6 +1,7 @@
 """Opponents out of a pool of earlier versions."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -15,6 +16,7 @@ from sebulba.config.run_spec import make_run_spec
 from sebulba.envs import make_environment
 from sebulba.toolkit.past_play import PastPlay, Pool, with_opponents
 from sebulba.types import Clock, EnvStep, Opponents, Trajectory
+from tests.compiled import jitted
 
 NUM_ENVS, SIZE, EVERY = 64, 3, 2
 FLAGS = [
@@ -24,14 +26,16 @@ FLAGS = [
 ]
 
 
-def make(*flags):
+@functools.cache
+def make():
     """Return the agent of the config, its networks, and an actor state."""
-    config = load_config("configs/ppo_kuhn_poker.yaml", [*FLAGS, *flags])
+    config = load_config("configs/ppo_kuhn_poker.yaml", FLAGS)
     spec = make_environment(config.env, num_envs=1, seed=0).spec
     agent = make_agent(config.agent, make_run_spec(config, spec, 1, 1))
     assert isinstance(agent, PastPlay)
-    networks = agent.init_networks(jax.random.key(0))
-    return agent, networks, agent.init_actor_state(networks, NUM_ENVS, jax.random.key(1), 0)
+    networks = jitted(agent.init_networks)(jax.random.key(0))
+    init_actor_state = jitted(agent.init_actor_state, static_argnums=(1, 3))
+    return agent, networks, init_actor_state(networks, NUM_ENVS, jax.random.key(1), 0)
 
 
 def rows_of(num_rows=None, **changes):
@@ -66,15 +70,16 @@ def test_each_game_is_played_by_one_version():
     agent, networks, state = make()
     networks = with_habits(networks, [0, 1, 1])
     everyone = jnp.ones(NUM_ENVS, bool)
-    action, state = agent.oppose(networks, state, rows_of(is_first=everyone), everyone)
+    oppose = jitted(agent.oppose)
+    action, state = oppose(networks, state, rows_of(is_first=everyone), everyone)
     assert set(state.member.tolist()) == {0, 1, 2}
     np.testing.assert_array_equal(action, state.member > 0)
-    action, after = agent.oppose(networks, state, rows_of(), everyone)
+    action, after = oppose(networks, state, rows_of(), everyone)
     np.testing.assert_array_equal(after.member, state.member)
     np.testing.assert_array_equal(action, state.member > 0)
     # Only games whose opponent is to move draw a new one.
     waiting = jnp.arange(NUM_ENVS) < 8
-    _, after = agent.oppose(networks, state, rows_of(is_first=everyone), waiting)
+    _, after = oppose(networks, state, rows_of(is_first=everyone), waiting)
     np.testing.assert_array_equal(after.member[8:], state.member[8:])
 
 
@@ -117,14 +122,10 @@ def test_a_version_replaces_the_oldest_every_few_updates():
     opt_state = agent.init_opt_state(networks)
     experience = agent.init_experience(networks, NUM_ENVS)
     grads = jax.tree.map(jnp.ones_like, networks)
-    step = jax.jit(
-        lambda networks, opt_state, clock: agent.optimize(
-            networks, opt_state, grads, experience, clock
-        )
-    )
+    optimize = jitted(agent.optimize)
     versions = [networks.player]
     for number in range(EVERY * SIZE + EVERY):
-        networks, opt_state = step(networks, opt_state, Clock.at(number))
+        networks, opt_state = optimize(networks, opt_state, grads, experience, Clock.at(number))
         if (number + 1) % EVERY == 0:
             versions.append(networks.player)
     assert networks.pool.num_added == len(versions) == 5
@@ -139,7 +140,8 @@ def test_games_count_for_the_version_that_played_them():
     done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
     reward = jnp.zeros((5, NUM_ENVS)).at[1, :4].set(2.0).at[1, 4:7].set(-1.0)
     member = jnp.tile(jnp.arange(NUM_ENVS, dtype=jnp.int32)[None] % 2, (4, 1))
-    _, extras, _ = agent.act(networks, state, rows_of(), greedy=False)
+    act = jitted(agent.act, static_argnames="greedy")
+    _, extras, _ = act(networks, state, rows_of(), greedy=False)
     extras = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), extras)
     trajectory = Trajectory(
         env_steps=rows_of(5, terminated=done, reward=reward),
@@ -147,18 +149,17 @@ def test_games_count_for_the_version_that_played_them():
         extras=dataclasses.replace(extras, member=member),
     )
     experience = agent.init_experience(networks, NUM_ENVS)
-    experience = agent.update_experience(
-        networks, experience, state, state, trajectory, jnp.int32(0)
-    )
+    update_experience = jitted(agent.update_experience)
+    experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
     # The games that end in the last row are counted with the next trajectory, whose first it is.
     np.testing.assert_array_equal(experience.pending[0], [5, 5, 0])
     # Games 0 to 3 are won, 4 to 6 are lost and 7 to 9 are drawn.
     np.testing.assert_array_equal(experience.pending[1], [2 + 0.5, 2 + 1.0, 0])
     for number in range(2):  # The second step of a learner cycle does not count them again.
-        _, (experience, metrics) = agent.loss(
+        _, (experience, metrics) = jitted(agent.loss)(
             networks, experience, jax.random.key(0), Clock.at(number)
         )
-        networks, opt_state = agent.optimize(
+        networks, opt_state = jitted(agent.optimize)(
             networks, opt_state, networks, experience, Clock.at(2 * number)
         )
         np.testing.assert_array_equal(networks.pool.games, [5, 5, 0])
