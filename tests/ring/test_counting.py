@@ -11,9 +11,9 @@ import pytest
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.devices.memory import num_bytes
 from sebulba.ring.state import joined_boundaries, restore, state_of
-from sebulba_agents.config import A2CConfig
 from tests.ring_parts import info_of
 from tests.rings import act, close, learn, make_ring, program_of_cycles, publish
+from tests.toys import ToyConfig
 
 WINDOW = 30
 
@@ -26,7 +26,7 @@ def make_config(num_envs, *, suite="jax", task="Bandit-v0"):
         actor=ActorConfig(threads_per_device=1, num_envs=num_envs, trajectory_length=8),
         learner=LearnerConfig(policy_lag=0),
         run=RunConfig(total_env_steps=100_000, return_window=WINDOW, mode="serial"),
-        agent=A2CConfig(hidden_sizes=(8,)),
+        agent=ToyConfig(),
     )
 
 
