@@ -93,7 +93,7 @@ def training(config, directory, *flags, mark, **variables):
     """Trains with remote actors, for use in a `with`; yields the process and its output's file."""
     directory.parent.mkdir(exist_ok=True)
     output = directory.parent / "output"
-    own = variables_with(mark, PYTHONUNBUFFERED="1", RAY_DEDUP_LOGS="0", **variables)
+    own = variables_with(mark, PYTHONUNBUFFERED="1", **variables)
     with output.open("w") as file:
         pipes = {"stdout": file, "stderr": file}
         command = arguments(config, directory, *flags)
@@ -106,3 +106,9 @@ def rows_of(directory):
     metrics = directory / "metrics.jsonl"
     text = metrics.read_text() if metrics.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def checkpoints_of(directory):
+    """Return the learner cycles of the complete checkpoints so far."""
+    names = [path.name for path in directory.glob("checkpoints/*")]
+    return sorted(int(name) for name in names if name.isdecimal())

@@ -14,6 +14,7 @@ import pytest
 from tests.remote.on_ray import (
     actors_of,
     check_ledger,
+    checkpoints_of,
     cluster,
     crc_of_threads,
     processes_with,
@@ -105,7 +106,7 @@ def test_a_signal_ends_a_run_whose_actor_repeats_its_stream_and_leaves_no_proces
         "run: {total_env_steps: 1000000, log_interval_env_steps: 20}\n"
     )
     directory, mark = tmp_path / "run", uuid.uuid4().hex
-    with training(config, directory, mark=mark) as (process, output):
+    with training(config, directory, mark=mark, RAY_DEDUP_LOGS="0") as (process, output):
         wait_for(lambda: len(rows_of(directory)) >= 15, process)
         (actor,) = actors_of(mark)
         os.kill(actor, signal.SIGKILL)
@@ -128,7 +129,7 @@ def test_a_run_whose_ray_has_lost_its_head_ends_and_leaves_no_process(number, tm
     flags = (*ALL_REMOTE, "2", *ROWS, "--run.total-env-steps", "1000000000")
     saving = ("--checkpoint.interval-s", "1")
     with training("impala_catch", directory, *flags, *saving, mark=mark) as (process, output):
-        wait_for(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) > 0, process)
+        wait_for(lambda: checkpoints_of(directory), process)
         (head,) = [pid for pid, line in processes_with(mark).items() if "gcs_server" in line]
         os.kill(head, signal.SIGKILL)
         began = time.monotonic()

@@ -10,6 +10,7 @@ from tests.remote.on_ray import (
     actors_of,
     arguments,
     check_ledger,
+    checkpoints_of,
     cluster,
     crc_of_threads,
     rows_of,
@@ -24,11 +25,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("config", "env_steps"),
-    [("impala_catch", 40_000), ("ppo_cartpole", 40_000), ("r2d2_recall", 6_000)],
+    ("config", "env_steps", "others"),
+    [
+        ("impala_catch", 40_000, ()),
+        ("ppo_cartpole", 40_000, ()),
+        ("r2d2_recall", 6_000, ("--agent.min-replay-rows", 2_000)),
+    ],
+    ids=["impala on catch", "ppo on cartpole", "r2d2 on recall"],
 )
-def test_four_actors_have_the_networks_of_threads_wherever_they_act(config, env_steps, tmp_path):
-    flags = ("--run.total-env-steps", env_steps, "--learner.policy-lag", "1")
+def test_four_actors_have_the_networks_of_threads_wherever_they_act(
+    config, env_steps, others, tmp_path
+):
+    flags = ("--run.total-env-steps", env_steps, "--learner.policy-lag", "1", *others)
     checksums = []
     for num_remote in (0, 4, 2):
         directory = tmp_path / str(num_remote)
@@ -83,7 +91,7 @@ def test_a_learner_that_is_killed_resumes_with_new_actors_on_its_cluster_and_the
         with training(
             "impala_catch", directory, *FOUR_REMOTE, *STEPS, *saving, mark=mark, **others
         ) as (process, _):
-            wait_for(lambda: list(directory.glob("checkpoints/[0-9]*")), process)
+            wait_for(lambda: checkpoints_of(directory), process)
             process.send_signal(signal.SIGKILL)
             process.wait(60)
         wait_for(lambda: not actors_of(nodes.mark))
