@@ -366,6 +366,7 @@ def test_critic_sizes_and_layer_norm_change_the_critics_alone():
     _, networks = agent_and_networks()
     _, others = agent_and_networks(LAYER_NORM)
     chex.assert_trees_all_equal(networks.online.policy, others.online.policy)
+    assert sorted(others.online.policy["params"]) == ["Dense_0", "log_std", "mean"]
     layers = networks.online.critics["params"]["VmapCritic_0"]
     assert sorted(layers) == ["Dense_0", "Dense_1"]
     layers = others.online.critics["params"]["VmapCritic_0"]
