@@ -111,7 +111,7 @@ class AtCycle(Observer):
             self._call()
 
 
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_each_seed_has_the_files_and_numbers_of_its_run_alone(tmp_path, lag):
     mapped = configs_of(tmp_path / "mapped", [0, 3], lag=lag)
     alone = configs_of(tmp_path / "alone", [0, 3], lag=lag)
