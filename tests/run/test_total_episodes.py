@@ -1,6 +1,5 @@
 """A run ends after the learner cycle that reaches `run.total_episodes`, or their number."""
 
-import dataclasses
 import json
 
 import pytest
@@ -9,12 +8,13 @@ from sebulba.config import RunConfig
 from sebulba.run import training
 from tests.evaluation.runs import tiny_config
 from tests.run.resuming import rows_in
+from tests.toys import ToyConfig
 
 
 def train(run_dir, *, resume=None, **run):
     """Trains on Catch, whose episodes have 9 steps; returns the summary."""
     run = RunConfig(**{"total_env_steps": 2000, "log_interval_env_steps": 100_000} | run)
-    config = dataclasses.replace(tiny_config("impala", run_dir), run=run, resume=resume)
+    config = tiny_config("impala", run_dir, run=run, resume=resume, agent=ToyConfig())
     assert training.train_to_exit_code(config) == 0
     return json.loads((run_dir / "summary.json").read_text())
 
