@@ -83,7 +83,7 @@ def search(depth: int, state: Any, key: jax.Array) -> jax.Array:
     def choose(observation: np.ndarray, seed: np.ndarray) -> np.ndarray:
         own, other = (bits_of(np.asarray(observation)[..., i]) for i in range(2))
         columns = [0] if has_four(other) else best_columns(own, other, depth)
-        return np.int32(random.Random(int(seed)).choice(columns or [0]))
+        return np.array(random.Random(int(seed)).choice(columns or [0]), np.int32)
 
     move = jax.ShapeDtypeStruct((), jnp.int32)
     seed = jax.random.bits(key)
