@@ -60,7 +60,7 @@ def test_the_opponent_moves_with_the_networks_of_the_act_cycle():
 
 
 @pytest.mark.parametrize(
-    "core", [pytest.param((), marks=pytest.mark.slow), ("--agent.lstm-size", "4")]
+    "core", [(), pytest.param(("--agent.lstm-size", "4"), marks=pytest.mark.slow)]
 )
 def test_one_program_learns_the_same_as_acting_and_learning_in_turn(core):
     flags = (*core, "--agent.num-minibatches", "1")
@@ -91,7 +91,7 @@ def test_waiting_players_keep_their_memory():
         assert isinstance(agent, SelfPlay) and isinstance(agent.agent, ActorCriticAgent)
         waiting = jnp.arange(8) < 3
         row = jax.tree.map(jnp.asarray, carry.env_step)
-        _, after = agent.oppose(networks, carry.actor_state, row, waiting)
+        _, after = jax.jit(agent.oppose)(networks, carry.actor_state, row, waiting)
         memories = [
             jax.tree.leaves(state.opponent.memory.core) for state in (carry.actor_state, after)
         ]
