@@ -16,6 +16,7 @@ from tests.ring_parts import follow_episodes
 from tests.rings import act, close, make_ring, run_ring
 
 FLAGS = ["--actor.threads-per-device", "1", "--run.mode", "serial", "--learner.policy-lag", "0"]
+FLAGS += ["--agent.hidden-sizes", "[8]", "--agent.num-epochs", "1"]
 
 
 def config_of(*flags, env=("--env.id", "tests.envs.leavers:Leavers")):
