@@ -22,6 +22,8 @@ def run_dir(tmp_path_factory):
     """Return the directory of a short run of self-play."""
     path = tmp_path_factory.mktemp("kuhn") / "run"
     flags = ["--actor.num-envs", "8", "--run.total-env-steps", "100", "--run.mode", "serial"]
+    flags += ["--agent.hidden-sizes", "[8]", "--agent.num-epochs", "1"]
+    flags += ["--agent.num-minibatches", "1"]
     config = load_config("configs/ppo_kuhn_poker.yaml", [*flags, "--run-dir", str(path)])
     assert training.train_to_exit_code(config) == 0
     return path
