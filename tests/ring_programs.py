@@ -34,6 +34,8 @@ def _remembered(make):
 
     @functools.wraps(make)
     def remembered(config, *arguments):
+        import jax
+
         from sebulba.devices.mapping import is_jit_disabled
 
         if not _is_shared:
@@ -42,6 +44,7 @@ def _remembered(make):
             dataclasses.replace(config, **_DIFFERENCES),
             *map(_comparable, arguments),
             is_jit_disabled(),
+            jax.config.jax_enable_x64,
         )
         for other, made in known:
             if other == key:

@@ -71,6 +71,7 @@ def test_later_seeds_trace_nothing_and_leave_no_ring(mode, tmp_path, monkeypatch
         before.append(sum(isinstance(each, Ring) for each in gc.get_objects()))
         traces.append(TracedAgent.num_losses)
 
+    gc.collect()  # rings of other tests
     gc.disable()  # Python would collect some time, maybe after the next replay was allocated.
     try:
         assert train_in_turn(configs_of(tmp_path, [0, 1, 2], mode=mode), on_start) == 0

@@ -27,9 +27,9 @@ FLAGS = [
 
 
 @functools.cache
-def make():
+def make(*flags):
     """Return the agent of the config, its networks, and an actor state."""
-    config = load_config("configs/ppo_kuhn_poker.yaml", FLAGS)
+    config = load_config("configs/ppo_kuhn_poker.yaml", [*FLAGS, *flags])
     spec = make_environment(config.env, num_envs=1, seed=0).spec
     agent = make_agent(config.agent, make_run_spec(config, spec, 1, 1))
     assert isinstance(agent, PastPlay)

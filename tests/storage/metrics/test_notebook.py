@@ -47,6 +47,7 @@ def test_a_notebook_shows_the_slowest_and_the_fastest_remote_actor():
     notebook = FakeNotebook()
     remote = {"remote_actor/0/steps_per_second": 400.0, "remote_actor/1/steps_per_second": 600.0}
     restarts = {"remote_actor/0/restarts": 0, "remote_actor/1/restarts": 1}
+    remote |= {"remote_actor/0/machine": "a", "remote_actor/1/machine": "b"}
     NotebookDisplay(4000, show=notebook.show).update(row(1000) | remote | restarts)
     text = notebook.shown[0]["text/plain"]
     assert " · 1,000 env steps/s · 2 remote: 400/s–600/s, 1 restart · at most " in text
