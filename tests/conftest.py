@@ -1,6 +1,7 @@
 """JAX at its strictest, on several virtual CPU devices, for every test."""
 
 import gc
+import itertools
 import os
 import pathlib
 import sys
@@ -46,8 +47,14 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 50)
 
 
+_num_tests = itertools.count(1)
+
+
 def pytest_runtest_setup(item):
     ring_programs.choose_for(item)
+    if next(_num_tests) % 200 == 0:  # What programs have been traced stays in caches.
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
