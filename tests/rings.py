@@ -4,9 +4,7 @@ These three files are the only ones in the tests that know the classes of the ri
 they need, and ask about what came out.
 """
 
-import collections
 import contextlib
-import dataclasses
 import signal
 import time
 
@@ -125,19 +123,6 @@ def _checks(ring):
     return [ReplicaCheck(ring.learner)]
 
 
-_recent_programs = collections.deque(maxlen=4)  # of configs without their seed, to trace them once
-
-
-def _make_with_shared_programs(config):
-    """Make a ring with the programs of an earlier one whose config differs in its seed alone."""
-    key = dataclasses.replace(config, seed=0, run_dir=None, resume=None)
-    known = next((programs for other, programs in _recent_programs if other == key), None)
-    ring = make_ring(config, programs=known)
-    if known is None:
-        _recent_programs.append((key, ring.programs))
-    return ring
-
-
 def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnings=None):
     """Run a config in its `run.mode`, and save it; from a checkpoint and to a cycle if given.
 
@@ -151,7 +136,7 @@ def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnin
     Returns:
         The ring, its rows of metrics, and what it was resumed from.
     """
-    ring = _make_with_shared_programs(config)
+    ring = make_ring(config)
     resumed = None if which is None else resume(ring, directory, which)
     observer, rows = rows_observer(ring)
     if resumed is not None:

@@ -1,9 +1,7 @@
 """Sweeps and seeds on a Ray that the command starts, with processes that are really killed."""
 
-import contextlib
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import uuid
@@ -11,22 +9,10 @@ import uuid
 import pytest
 
 from sebulba.sweep import sweep
+from tests.remote.on_ray import MARK, processes_with
 from tests.subprocesses import ROOT, environment, run_python, started, wait_for
 
 CATCH = str(ROOT / "configs" / "impala_catch.yaml")
-_MARK = "SEBULBA_TEST_RUN"
-
-
-def processes_with(mark):
-    """Returns `{pid: command line}` of the processes that inherited an environment variable."""
-    found = {}
-    for folder in pathlib.Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdecimal() and f"{_MARK}={mark}".encode() in (
-                (folder / "environ").read_bytes()
-            ):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode()
-    return found
 
 
 def files_of(directory):
@@ -81,7 +67,7 @@ def test_a_sweep_on_ray_leaves_the_files_and_networks_of_a_local_one(tmp_path):
     mark, ray, local = uuid.uuid4().hex, tmp_path / "far", tmp_path / "own"
     steps = ("--run.total-env-steps", "5000", "--seeds", "0..1")
     command = ("-m", "sebulba.sweep", "impala_catch", *steps, "--run-dir")
-    done = run_python(*command, ray, "--ray", variables=environment(**{_MARK: mark}))
+    done = run_python(*command, ray, "--ray", variables=environment(**{MARK: mark}))
     assert done.returncode == 0, done.stderr
     wait_for(lambda: not processes_with(mark))
     here = run_python(*command, local)
@@ -99,7 +85,7 @@ def seeds_on_ray(directory, mark, *flags, **pipes):
     """Starts training with two seeds, for use in a `with`."""
     command = ("-m", "sebulba.train", "impala_catch", "--seeds", "0..1", "--ray", *flags)
     flags = ("--run.stop-at-return", "null", "--checkpoint.interval-s", "0.5")
-    variables = environment(**{_MARK: mark})
+    variables = environment(**{MARK: mark})
     return started(*command, *flags, "--run-dir", directory, variables=variables, **pipes)
 
 

@@ -8,7 +8,7 @@ import uuid
 
 from tests.subprocesses import ROOT, environment, run_python, started
 
-_MARK = "SEBULBA_TEST_RUN"
+MARK = "SEBULBA_TEST_RUN"
 
 
 def processes_with(mark):
@@ -16,7 +16,7 @@ def processes_with(mark):
     found = {}
     for folder in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdecimal() and f"{_MARK}={mark}".encode() in (
+            if folder.name.isdecimal() and f"{MARK}={mark}".encode() in (
                 (folder / "environ").read_bytes()
             ):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().decode()
@@ -36,7 +36,7 @@ def arguments(config, directory, *flags):
 
 def variables_with(mark, **others):
     paths = f"{ROOT}:{ROOT / 'agents'}"
-    return environment(**{_MARK: mark, "PYTHONPATH": paths, **others})
+    return environment(**{MARK: mark, "PYTHONPATH": paths, **others})
 
 
 def summary_of(directory):
