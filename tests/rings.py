@@ -33,7 +33,11 @@ from sebulba.types import EnvStepCount
 
 def keep_observations(monkeypatch):
     """Let trajectories of the rings made from now on hold stacks, and not each frame once."""
-    monkeypatch.setattr(making_programs, "_frames_kept_once", lambda config, environment: None)
+    monkeypatch.setattr(making_programs, "_frames_kept_once", _no_frames)
+
+
+def _no_frames(config, environment):
+    return None
 
 
 def make_ring(config, *, devices=None, programs=None, make_collector=None, on_warning=print):

@@ -16,6 +16,8 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training
 from tests.faults.runs import LONG_S, make_config, summary_of
 
+pytestmark = pytest.mark.shares_programs
+
 released = threading.Event()
 
 

@@ -22,6 +22,8 @@ from tests.storage.metrics.test_tensorboard import read_events
 from tests.subprocesses import DEADLINE_S, started, wait_for
 from tests.toys import ToyAgent
 
+pytestmark = pytest.mark.shares_programs
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 

@@ -14,6 +14,8 @@ from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from tests.faults.runs import BREAKING, last_line, make_config, summary_of
 from tests.run.resuming import rows_in
 
+pytestmark = pytest.mark.shares_programs
+
 
 def no_space(*args, **kwargs):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

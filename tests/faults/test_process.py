@@ -18,6 +18,8 @@ from tests.faults.runs import hang_at, last_line, make_config, summary_of
 from tests.subprocesses import DEADLINE_S, ROOT, environment, run_python
 from tests.toys import ToyAgent
 
+pytestmark = pytest.mark.shares_programs
+
 
 class LateConfigErrorAgent(ToyAgent):
     """Finds in the middle of a run that its configuration is wrong."""

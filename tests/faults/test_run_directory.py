@@ -24,6 +24,8 @@ from tests.run.resuming import rows_in
 from tests.subprocesses import started
 from tests.toys import ToyAgent
 
+pytestmark = pytest.mark.shares_programs
+
 ENDLESS = {"total_env_steps": 10**9, "log_interval_env_steps": 100}
 HOLD = """
 import pathlib, sys, time

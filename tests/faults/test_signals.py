@@ -25,6 +25,8 @@ from tests.run.resuming import training
 from tests.subprocesses import DEADLINE_S, wait_for
 from tests.toys import ToyAgent
 
+pytestmark = pytest.mark.shares_programs
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

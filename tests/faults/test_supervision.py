@@ -20,6 +20,8 @@ from tests.faults.runs import BREAKING, LONG_S, hang_at, last_line, make_config,
 from tests.subprocesses import run_python
 from tests.toys import ToyAgent
 
+pytestmark = pytest.mark.shares_programs
+
 BREAKING_CONFIG = """
 env: {{suite: gymnasium, id: '{module}:Breaking-v0', options: {{steps: {steps}, then: {then}}}}}
 devices: {{actor: [0], learner: [0]}}
