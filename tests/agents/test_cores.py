@@ -1,6 +1,7 @@
 """Agents with each core of the table: learning sees what acting saw, from one place to the next."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -43,6 +44,7 @@ def settings_of(core):
     return {"core": core, "core_options": options, "lstm_size": 8}
 
 
+@functools.cache
 def make_ppo(core, **run_spec):
     config = PPOConfig(hidden_sizes=(8,), num_minibatches=1, num_epochs=1, **settings_of(core))
     return PPO(config, make_run_spec(**run_spec))

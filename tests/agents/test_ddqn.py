@@ -89,7 +89,7 @@ def test_loss_equals_the_slow_reference(dueling_size):
     loss, td_error, _ = jitted(agent.loss_of_batch)(networks, batch)
 
     def q(params, observation):
-        return np.asarray(agent.network.apply(params, observation), np.float64)
+        return np.asarray(jitted(agent.network.apply)(params, observation), np.float64)
 
     here, there = (q(networks.online, x) for x in batch_ends(batch))
     delayed = q(networks.target, batch.next_observation)
@@ -123,9 +123,10 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     networks = [jitted(agent.init_networks)(jax.random.key(seed)) for seed in (0, 1)]
     networks = TargetNetworks(online=networks[0].online, target=networks[1].target)
     batch = random_batch()
-    mean, td_error, _ = agent.loss_of_batch(networks, batch)
-    here, there = (agent.network.apply(networks.online, x) for x in batch_ends(batch))
-    delayed = agent.network.apply(networks.target, batch.next_observation)
+    compute = jax.jit(lambda *args: (agent.loss_of_batch(*args), seen))
+    (mean, td_error, _), seen = compute(networks, batch)
+    here, there = (jitted(agent.network.apply)(networks.online, x) for x in batch_ends(batch))
+    delayed = jitted(agent.network.apply)(networks.target, batch.next_observation)
     for i in range(32):
         greedy = np.argmax(np.max(there[i], axis=-1))
         np.testing.assert_allclose(seen["q_tm1"][i], here[i, int(batch.action[i])], rtol=1e-6)
@@ -134,8 +135,10 @@ def test_a_network_and_a_loss_of_ones_own_get_outputs_of_the_greedy_values():
     np.testing.assert_array_equal(td_error, batch.reward)
     state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
     env_step = jax.tree.map(lambda x: x[0], random_env_steps(0, 1, NUM_ENVS))
-    action, _, _ = agent.act(networks.online, state, env_step, greedy=True)
-    q = agent.network.apply(networks.online, env_step.observation).max(axis=-1)
+    action, _, _ = jitted(agent.act, static_argnames="greedy")(
+        networks.online, state, env_step, greedy=True
+    )
+    q = jitted(agent.network.apply)(networks.online, env_step.observation).max(axis=-1)
     np.testing.assert_array_equal(action, np.argmax(q, axis=-1))
 
 
@@ -237,20 +240,22 @@ def test_act_takes_the_greatest_q_and_explores_by_the_schedule():
     going_on = dataclasses.replace(
         env_step, truncated=np.zeros(8, bool), terminated=np.zeros(8, bool)
     )
-    greedy, _, _ = agent.act(networks.online, state, going_on, greedy=True)
-    q = agent.network.apply(networks.online, going_on.observation)
+    greedy, _, _ = jitted(agent.act, static_argnames="greedy")(
+        networks.online, state, going_on, greedy=True
+    )
+    q = jitted(agent.network.apply)(networks.online, going_on.observation)
     np.testing.assert_array_equal(greedy, np.argmax(q, axis=-1))
     act = jax.jit(functools.partial(agent.act, greedy=False))
     # 8 environments of 160 env steps of decay: 20 each.
-    np.testing.assert_allclose(agent.exploration.epsilon(state), 1.0)
+    np.testing.assert_allclose(jitted(agent.exploration.epsilon)(state), 1.0)
     differs = []
     for _ in range(420):
         action, extras, state = act(networks.online, state, going_on)
         differs.append(np.mean(np.asarray(action) != greedy))
         assert extras == ()
         if len(differs) == 10:
-            np.testing.assert_allclose(agent.exploration.epsilon(state), 0.55, rtol=1e-6)
-    np.testing.assert_allclose(agent.exploration.epsilon(state), 0.1, rtol=1e-6)
+            np.testing.assert_allclose(jitted(agent.exploration.epsilon)(state), 0.55, rtol=1e-6)
+    np.testing.assert_allclose(jitted(agent.exploration.epsilon)(state), 0.1, rtol=1e-6)
     # A random action is the greedy one once in three.
     np.testing.assert_allclose(np.mean(differs[20:]), 0.1 * 2 / 3, atol=0.02)
     np.testing.assert_allclose(np.mean(differs[:20]), 0.55 * 2 / 3, atol=0.12)
@@ -262,7 +267,9 @@ def test_act_counts_no_reset_step():
     env_step = jax.tree.map(lambda x: x[0], random_env_steps(0, 1, NUM_ENVS))
     ends = np.arange(NUM_ENVS) % 2 == 0
     env_step = dataclasses.replace(env_step, terminated=ends, truncated=np.zeros_like(ends))
-    _, _, state = agent.act(networks.online, state, env_step, greedy=False)
+    _, _, state = jitted(agent.act, static_argnames="greedy")(
+        networks.online, state, env_step, greedy=False
+    )
     np.testing.assert_array_equal(state.env_steps, 1 - ends)
 
 
@@ -271,7 +278,7 @@ def test_ladder_goes_on_from_actor_to_actor():
     agent = DDQN(config, dataclasses.replace(RUN_SPEC, num_actors=2, num_envs=4))
     states = [agent.init_actor_state((), 4, jax.random.key(0), actor_id) for actor_id in (0, 1)]
     np.testing.assert_allclose(
-        jnp.concatenate([agent.exploration.epsilon(state) for state in states]),
+        jnp.concatenate([jitted(agent.exploration.epsilon)(state) for state in states]),
         [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655],
         atol=5e-7,
     )

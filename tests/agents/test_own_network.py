@@ -20,6 +20,7 @@ from sebulba.run import training
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.types import EnvironmentSpec
+from tests.compiled import jitted
 from tests.docs.blocks import ROOT, blocks_of
 from tests.extras import needs_search
 from tests.on_policy import make_run_spec
@@ -176,14 +177,14 @@ def test_a_tuple_goes_through_the_network_of_nnx(name, page):
 
 def test_the_network_of_nnx_is_a_function_of_its_parameters(page):
     torso, x = ObservationTorso(TorsoSettings("my_nnx_network:FromNNX", ())), jnp.ones((2, 5))
-    params = torso.init(jax.random.key(0), x)
-    features = jax.jit(torso.apply)(params, x)
+    params = jitted(torso.init)(jax.random.key(0), x)
+    features = jitted(torso.apply)(params, x)
     assert features.shape == (2, 64) and features.any()
     zero = jax.tree.map(jnp.zeros_like, params)
-    assert not torso.apply(zero, x).any()
-    other = torso.init(jax.random.key(1), x)
-    assert (torso.apply(other, x) != features).any()
-    grads = jax.grad(lambda params: jnp.sum(torso.apply(params, x)))(params)
+    assert not jitted(torso.apply)(zero, x).any()
+    other = jitted(torso.init)(jax.random.key(1), x)
+    assert (jitted(torso.apply)(other, x) != features).any()
+    grads = jax.jit(jax.grad(lambda params: jnp.sum(torso.apply(params, x))))(params)
     assert all(leaf.any() for leaf in jax.tree.leaves(grads))
 
 

@@ -15,9 +15,9 @@ from sebulba_agents.planning import Root, SearchSettings, Step, in_range_of_tree
 GAMMA = 0.9
 # A chain of five states: action 0 goes left, 1 goes right, 2 stays and pays a little. The right end
 # pays 1 and terminates.
-NEXT = jnp.array([[0, 1, 0], [0, 2, 1], [1, 3, 2], [2, 4, 3], [4, 4, 4]])
-REWARD = jnp.zeros((5, 3)).at[3, 1].set(1.0).at[:4, 2].set(0.05)
-DISCOUNT = jnp.where(NEXT == 4, 0.0, GAMMA)
+NEXT = np.array([[0, 1, 0], [0, 2, 1], [1, 3, 2], [2, 4, 3], [4, 4, 4]])
+REWARD = np.float32([[0, 0, 0.05], [0, 0, 0.05], [0, 0, 0.05], [0, 1, 0.05], [0, 0, 0]])
+DISCOUNT = np.where(NEXT == 4, np.float32(0.0), np.float32(GAMMA))
 TRUE_POLICY = np.array([1, 1, 1, 1])
 
 
@@ -29,10 +29,10 @@ class Table:
         return Root(policy=params[0][observation], value=params[1][observation], latent=observation)
 
     def step(self, params, latent, action):
-        after = NEXT[latent, action]
+        after = jnp.asarray(NEXT, jnp.int32)[latent, action]
         return Step(
-            reward=REWARD[latent, action],
-            discount=DISCOUNT[latent, action],
+            reward=jnp.asarray(REWARD)[latent, action],
+            discount=jnp.asarray(DISCOUNT)[latent, action],
             policy=params[0][after],
             value=params[1][after],
             latent=after,
@@ -56,7 +56,7 @@ def run_plan(params, observation, *, seed=0, gumbel_scale=1.0, mask=None, least_
 def true_values():
     values = np.zeros(5)
     for _ in range(100):
-        values = np.max(np.asarray(REWARD) + np.asarray(DISCOUNT) * values[np.asarray(NEXT)], -1)
+        values = np.max(REWARD + DISCOUNT * values[NEXT], -1)
     return values
 
 

@@ -259,6 +259,15 @@ def test_with_a_lag_the_loss_is_another_and_ignores_invalid_rows(changes):
     assert abs(losses[0] - losses[2]) > 1e-3
 
 
+@functools.partial(jax.jit, static_argnames="config")
+def loss_and_gradient(logits, values, batch, config):
+    def loss(logits):
+        learned = PolicyValue(policy=Categorical(logits=logits), values=values)
+        return ppo_loss(learned, batch, config)
+
+    return jax.value_and_grad(loss, has_aux=True)(logits)
+
+
 @pytest.mark.parametrize("clip", [None, 2.0])
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("log_ratio", [-1e4, 30.0, 89.0, 1e4])
@@ -284,12 +293,8 @@ def test_policies_that_are_far_apart_have_a_finite_loss_and_gradient(log_ratio, 
     extras = dataclasses.replace(targets, log_probs=targets.log_probs - jnp.float32(log_ratio))
     batch = dataclasses.replace(trajectory, extras=extras)
 
-    def loss(logits):
-        return ppo_loss(
-            PolicyValue(policy=Categorical(logits=logits), values=values), batch, config
-        )
-
-    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(likelier(0.0).logits)
+    logits = likelier(0.0).logits
+    (value, metrics), gradient = loss_and_gradient(logits, values, batch, config)
     leaves = [value, gradient, jnp.sum(jnp.square(gradient)), *metrics.values()]
     assert all(np.isfinite(leaf).all() for leaf in leaves)
 

@@ -90,7 +90,7 @@ def test_targets_are_those_of_the_parameters_that_the_cycle_begins_with():
     agent, networks = agent_and_networks()
     stream = make_stream()
     experience = experience_of(agent, networks, stream)
-    q = np.stack([agent.network.apply(networks, row) for row in stream.observation])
+    q = np.stack([jitted(agent.network.apply)(networks, row) for row in stream.observation])
     targets = experience.trajectory.extras
     for t, b in zip(*np.nonzero(~stream.done[:-1]), strict=True):
         np.testing.assert_allclose(
@@ -118,7 +118,9 @@ def test_loss_is_the_mean_squared_error_of_the_actions_taken_in_valid_transition
     agent, networks = agent_and_networks()
     batch = make_batch(make_stream())
     loss, metrics = jitted(agent.loss_of_batch)(networks, batch)
-    q = np.asarray(agent.network.apply(networks, batch.env_steps.observation[0]), np.float64)
+    q = np.asarray(
+        jitted(agent.network.apply)(networks, batch.env_steps.observation[0]), np.float64
+    )
     errors = [
         float(batch.extras[0, i]) - q[i, int(batch.action[0, i])]
         for i in range(LENGTH * NUM_ENVS)
@@ -244,8 +246,10 @@ def test_act_takes_the_greatest_q_and_explores_by_the_schedule():
     agent, networks = agent_and_networks(epsilon=1.0)
     state = agent.init_actor_state(networks, NUM_ENVS, jax.random.key(0), 0)
     row = jax.tree.map(lambda leaf: leaf[0], make_stream())
-    greedy, extras, _ = agent.act(networks, state, row, greedy=True)
-    q = agent.network.apply(networks, row.observation)
+    greedy, extras, _ = jitted(agent.act, static_argnames="greedy")(
+        networks, state, row, greedy=True
+    )
+    q = jitted(agent.network.apply)(networks, row.observation)
     np.testing.assert_array_equal(greedy, np.argmax(q, axis=-1))
     assert extras == ()
     actions = []

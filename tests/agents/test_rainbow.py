@@ -74,7 +74,7 @@ def outputs_of(agent, networks, batch):
     """Return outputs here and there of the online network, and there of the target, as float64."""
 
     def outputs(params, observation):
-        return np.asarray(agent.network.apply(params, observation), np.float64)
+        return np.asarray(jitted(agent.network.apply)(params, observation), np.float64)
 
     here, there = (outputs(networks.online, x) for x in batch_ends(batch))
     return here, there, outputs(networks.target, batch.next_observation)
@@ -209,7 +209,7 @@ def test_quantile_loss_equals_the_slow_reference():
 def test_an_illegal_next_action_has_no_part_in_the_target(distribution):
     agent, networks = agent_and_networks(distribution=distribution)
     batch = random_batch()
-    values = agent._values(agent.network.apply(networks.online, batch.next_observation))
+    values = agent._values(jitted(agent.network.apply)(networks.online, batch.next_observation))
     legal = np.ones((32, NUM_ACTIONS), bool)
     best = np.argmax(values, axis=-1)
     legal[np.arange(32), best] = False
@@ -221,10 +221,11 @@ def test_an_illegal_next_action_has_no_part_in_the_target(distribution):
         return jnp.zeros(32), jnp.zeros(32)
 
     spy = DDQN(CONFIG, RUN_SPEC, network=agent.network, loss=loss, values=agent._values)
-    spy.loss_of_batch(networks, masked)
+    spied = jax.jit(lambda *args: (spy.loss_of_batch(*args), seen[0])[1])
+    greedy_q = spied(networks, masked)
     second = np.argmax(np.where(legal, values, -np.inf), axis=-1)
-    delayed = agent.network.apply(networks.target, batch.next_observation)
-    np.testing.assert_allclose(seen[0], delayed[np.arange(32), second], rtol=1e-6)
+    delayed = jitted(agent.network.apply)(networks.target, batch.next_observation)
+    np.testing.assert_allclose(greedy_q, delayed[np.arange(32), second], rtol=1e-6)
 
 
 def test_dueling_atoms_are_sums_of_value_and_centred_advantage():
@@ -242,7 +243,7 @@ def test_dueling_atoms_are_sums_of_value_and_centred_advantage():
     )
     value = dense(of_value, np.maximum(dense(of_hidden, features), 0.0))
     advantage = dense(of_advantage, np.maximum(dense(of_other, features), 0.0))
-    outputs = agent.network.apply(networks.online, observation)
+    outputs = jitted(agent.network.apply)(networks.online, observation)
     for i in range(32):
         for atom in range(NUM_ATOMS):
             each = np.array([advantage[i, a * NUM_ATOMS + atom] for a in range(NUM_ACTIONS)])
@@ -303,7 +304,7 @@ def test_targets_of_n_steps_end_with_the_episode_and_bootstrap_at_a_truncation(d
     support = np.linspace(-3.0, 6.0, NUM_ATOMS)
 
     here, beyond = (
-        np.asarray(agent.network.apply(params, rows.observation[:, 0]), np.float64)
+        np.asarray(jitted(agent.network.apply)(params, rows.observation[:, 0]), np.float64)
         for params in (online, target)
     )
     seen = set()
@@ -369,7 +370,7 @@ def test_noise_of_learning_is_that_of_the_key_and_drawn_three_times():
 
     spy = make_rainbow(CONFIG, RUN_SPEC)
     spy._outputs = outputs
-    spy.loss_of_batch(networks, batch, KEY)
+    keys = jax.jit(lambda *args: (spy.loss_of_batch(*args), keys)[1])(networks, batch, KEY)
     assert len(np.unique(np.stack(keys), axis=0)) == 3
 
 
@@ -381,7 +382,7 @@ def test_greedy_acting_has_no_noise_and_other_acting_has_that_of_its_environment
     )
     act = jax.jit(agent.act, static_argnames="greedy")
     state = agent.init_actor_state(networks.online, NUM_ENVS, jax.random.key(0), 0)
-    values = agent._values(agent.network.apply(networks.online, same.observation))
+    values = agent._values(jitted(agent.network.apply)(networks.online, same.observation))
     actions = []
     for _ in range(100):
         action, _, state = act(networks.online, state, same, greedy=False)

@@ -14,6 +14,7 @@ import pytest
 from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.sums import global_norm, mean_of_row, sum_of_rows
+from tests.compiled import jitted
 from tests.platforms import off_the_cpu
 
 SHAPES = [(1, 1), (5, 3), (33, 256), (2, 7, 16), (2, 3, 4, 5), (4_096, 3)]
@@ -21,12 +22,17 @@ LAYERS = {
     "dense": (Dense(6), nn.Dense(6)),
     "layer_norm": (LayerNorm(), nn.LayerNorm(use_fast_variance=False)),
 }
+OPTIMIZERS = (
+    clipped_adam(epsilon=1.0, max_grad_norm=0.5),
+    optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1.0, eps=1.0)),
+)
 
 
 def numbers(shape, dtype=np.float32):
     return np.random.default_rng(0).normal(2.0, 3.0, size=shape).astype(dtype)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def gradients(layer, params, x):
     """Returns the gradients of a sum in which every output has a weight of its own."""
 
@@ -35,7 +41,7 @@ def gradients(layer, params, x):
         weights = jnp.cos(jnp.arange(output.size, dtype=output.dtype)).reshape(output.shape)
         return jnp.mean(output * weights)
 
-    return jax.jit(jax.grad(loss, (0, 1)))(params, x)
+    return jax.grad(loss, (0, 1))(params, x)
 
 
 def of_float64(function, params, x):
@@ -68,11 +74,11 @@ def test_sums_are_those_of_double_precision(shape, monkeypatch):
 def test_a_layer_has_the_parameters_values_and_gradients_of_flax(layer, shape):
     own, plain = LAYERS[layer]
     x = numbers(shape)
-    params = own.init(jax.random.key(1), x)
-    chex.assert_trees_all_equal(params, plain.init(jax.random.key(1), x))
+    params = jitted(own.init)(jax.random.key(1), x)
+    chex.assert_trees_all_equal(params, jitted(plain.init)(jax.random.key(1), x))
     params = jax.tree.map(lambda leaf: leaf + 0.5, params)
-    exact = of_float64(plain.apply, params, x)
-    errors = [np.abs(jax.jit(each.apply)(params, x) - exact).max() for each in (own, plain)]
+    exact = of_float64(jitted(plain.apply), params, x)
+    errors = [np.abs(jitted(each.apply)(params, x) - exact).max() for each in (own, plain)]
     assert errors[0] < 2 * errors[1] + 1e-6
     expected = of_float64(functools.partial(gradients, plain), params, x)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
@@ -87,8 +93,10 @@ def test_a_layer_computes_in_its_dtype(layer):
     features = {"features": 6} if layer == "dense" else {}
     own, plain = (type(each)(**features, dtype=jnp.bfloat16) for each in LAYERS[layer])
     x = numbers((4, 8))
-    params = own.init(jax.random.key(1), x)
-    chex.assert_trees_all_close(own.apply(params, x), plain.apply(params, x), rtol=0.02)
+    params = jitted(own.init)(jax.random.key(1), x)
+    chex.assert_trees_all_close(
+        jitted(own.apply)(params, x), jitted(plain.apply)(params, x), rtol=0.02
+    )
     (grads, _), (expected, _) = (gradients(each, params, x) for each in (own, plain))
     chex.assert_trees_all_equal_dtypes(grads, expected)
     chex.assert_trees_all_close(grads, expected, rtol=0.05, atol=0.02)
@@ -98,7 +106,7 @@ def test_a_layer_computes_in_its_dtype(layer):
 def test_layers_can_be_mapped(layer):
     own, _ = LAYERS[layer]
     x = numbers((3, 4, 8))
-    params = own.init(jax.random.key(1), x[0])
+    params = jitted(own.init)(jax.random.key(1), x[0])
     mapped = jax.vmap(lambda x: gradients(own, params, x))(x)
     each = [gradients(own, params, one) for one in x]
     chex.assert_trees_all_close(mapped, jax.tree.map(lambda *a: jnp.stack(a), *each), rtol=1e-5)
@@ -111,7 +119,7 @@ def test_layers_can_be_mapped(layer):
 def test_no_gradient_sums_the_batch_one_number_after_the_other(layer):
     own, plain = LAYERS[layer]
     x = numbers((64, 32))
-    params = own.init(jax.random.key(1), x)
+    params = jitted(own.init)(jax.random.key(1), x)
 
     def sums(layer):
         text = jax.jit(functools.partial(gradients, layer)).lower(params, x).as_text()
@@ -124,10 +132,10 @@ def test_no_gradient_sums_the_batch_one_number_after_the_other(layer):
 def test_clipping_is_that_of_optax(scale):
     grads = {"w": scale * numbers((7, 3)), "b": scale * numbers(3)}
     params = jax.tree.map(jnp.zeros_like, grads)
-    own = clipped_adam(epsilon=1.0, max_grad_norm=0.5)
-    plain = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1.0, eps=1.0))
+    own, plain = OPTIMIZERS
     assert jax.tree.structure(own.init(params)) == jax.tree.structure(plain.init(params))
-    result, expected = (descend(each, params, each.init(params), grads)[0] for each in (own, plain))
+    step = jitted(descend, static_argnums=0)
+    result, expected = (step(each, params, each.init(params), grads)[0] for each in OPTIMIZERS)
     chex.assert_trees_all_close(result, expected, rtol=1e-5)
 
 

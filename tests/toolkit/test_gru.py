@@ -29,15 +29,15 @@ def test_the_gru_equals_flaxs_cell_with_resets(lenient_jax):
     inputs = jnp.asarray(rng.normal(size=(T, B, F)), jnp.float32)
     is_first = jnp.asarray(rng.random((T, B)) < 0.3)
     before = state = jnp.asarray(rng.normal(size=(B, SIZE)), jnp.float32)
-    parameters = core.init(jax.random.key(0), inputs, is_first, state)
+    parameters = jax.jit(core.init)(jax.random.key(0), inputs, is_first, state)
     parameters = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), parameters
     )
-    outputs, after = core.apply(parameters, inputs, is_first, state)
-    expected = []
+    outputs, after = jax.jit(core.apply)(parameters, inputs, is_first, state)
+    cell, expected = jax.jit(nn.GRUCell(SIZE).apply), []
     for t in range(T):
         state = jnp.where(is_first[t][:, None], 0.0, state)
-        state, row = nn.GRUCell(SIZE).apply(of_flax(parameters["params"]), state, inputs[t])
+        state, row = cell(of_flax(parameters["params"]), state, inputs[t])
         expected.append(row)
     np.testing.assert_allclose(outputs, jnp.stack(expected), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(after, state, rtol=1e-4, atol=1e-5)

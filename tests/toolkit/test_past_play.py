@@ -89,19 +89,20 @@ def test_the_present_version_plays_the_other_games_and_has_no_place_in_the_pool(
     networks = dataclasses.replace(with_habits(networks, [0, 0, 0]), player=player)
     everyone, present = jnp.ones(NUM_ENVS, bool), 0
     for _ in range(4):
-        action, state = agent.oppose(networks, state, rows_of(is_first=everyone), everyone)
+        action, state = jitted(agent.oppose)(networks, state, rows_of(is_first=everyone), everyone)
         np.testing.assert_array_equal(action, state.member == SIZE)
         present += int(action.sum())
     assert 0.65 < present / (4 * NUM_ENVS) < 0.85
-    _, extras, _ = agent.act(networks, state, rows_of(), greedy=False)
+    act = jitted(agent.act, static_argnames="greedy")
+    _, extras, _ = act(networks, state, rows_of(), greedy=False)
     trajectory = Trajectory(
         env_steps=rows_of(2, terminated=jnp.ones((2, NUM_ENVS), bool)),
         action=jnp.zeros((1, NUM_ENVS), jnp.int32),
         extras=jax.tree.map(lambda leaf: leaf[None], extras),
     )
-    experience = agent.update_experience(
-        networks, agent.init_experience(networks, NUM_ENVS), state, state, trajectory, jnp.int32(0)
-    )
+    experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
+    update_experience = jitted(agent.update_experience)
+    experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
     assert int(experience.pending[0].sum()) == int((state.member < SIZE).sum()) > 0
 
 
@@ -119,8 +120,8 @@ def test_versions_that_the_player_beats_are_drawn_less():
 
 def test_a_version_replaces_the_oldest_every_few_updates():
     agent, networks, _ = make()
-    opt_state = agent.init_opt_state(networks)
-    experience = agent.init_experience(networks, NUM_ENVS)
+    opt_state = jitted(agent.init_opt_state)(networks)
+    experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     grads = jax.tree.map(jnp.ones_like, networks)
     optimize = jitted(agent.optimize)
     versions = [networks.player]
@@ -136,7 +137,7 @@ def test_a_version_replaces_the_oldest_every_few_updates():
 
 def test_games_count_for_the_version_that_played_them():
     agent, networks, state = make()
-    opt_state = agent.init_opt_state(networks)
+    opt_state = jitted(agent.init_opt_state)(networks)
     done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
     reward = jnp.zeros((5, NUM_ENVS)).at[1, :4].set(2.0).at[1, 4:7].set(-1.0)
     member = jnp.tile(jnp.arange(NUM_ENVS, dtype=jnp.int32)[None] % 2, (4, 1))
@@ -148,7 +149,7 @@ def test_games_count_for_the_version_that_played_them():
         action=jnp.zeros((4, NUM_ENVS), jnp.int32),
         extras=dataclasses.replace(extras, member=member),
     )
-    experience = agent.init_experience(networks, NUM_ENVS)
+    experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     update_experience = jitted(agent.update_experience)
     experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
     # The games that end in the last row are counted with the next trajectory, whose first it is.

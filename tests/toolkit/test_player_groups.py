@@ -62,19 +62,24 @@ def test_each_player_acts_with_the_networks_of_its_group():
     assert isinstance(agent, GroupedAgent)
     validate_agent(agent, run_spec)
     validate_learning(agent, run_spec)
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     networks = {"odd": with_habit(networks["odd"], 1), "even": with_habit(networks["even"], 2)}
-    state = agent.init_actor_state(networks, NUM_ROWS, jax.random.key(1), 0)
+    state = init_actor_state(agent, networks)
     act = jitted(agent.act, static_argnames="greedy")
     action, extras, _ = act(networks, state, rows_of([0]), greedy=False)
     assert action.tolist() == [2, 1, 2] * NUM_ENVS
     assert jnp.argmax(extras.policy.logits, axis=-1).tolist() == [2, 1, 2] * NUM_ENVS
 
 
+def init_actor_state(agent, networks):
+    init = jitted(agent.init_actor_state, static_argnums=(1, 3))
+    return init(networks, NUM_ROWS, jax.random.key(1), 0)
+
+
 def trajectory_of(agent, networks, rng):
     """Return a trajectory of random numbers, and the actor state before and after it."""
     shape = (LENGTH + 1, NUM_ROWS)
-    before = agent.init_actor_state(networks, NUM_ROWS, jax.random.key(1), 0)
+    before = init_actor_state(agent, networks)
     flags = np.zeros(shape, bool)
     rows = EnvStep(
         observation=rng.normal(size=(*shape, 3)).astype(np.float32),
@@ -96,7 +101,7 @@ def trajectory_of(agent, networks, rng):
 
 def test_a_group_learns_from_the_rows_of_its_players_alone():
     agent, _ = make(*PPO)
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     trajectory, before, after = trajectory_of(agent, networks, np.random.default_rng(0))
 
     def learned(trajectory):
@@ -134,7 +139,7 @@ def test_a_group_learns_from_the_rows_of_its_players_alone():
 
 def test_rows_of_a_part_of_an_environment_are_refused():
     agent, _ = make(*PPO)
-    networks = agent.init_networks(jax.random.key(0))
+    networks = jitted(agent.init_networks)(jax.random.key(0))
     with pytest.raises(ValueError, match=r"all 3 players of each environment, got 4 rows"):
         agent.init_actor_state(networks, 4, jax.random.key(1), 0)
 
