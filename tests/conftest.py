@@ -28,6 +28,8 @@ if jax.__version_info__[:2] == (0, 10):  # XLA ends the process at a flag that i
         f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
         " --xla_cpu_parallel_codegen_split_count=1"
     )
+if jax.__version_info__[:3] == (0, 10, 2):  # Not every earlier one may know this flag.
+    os.environ["XLA_FLAGS"] += " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
