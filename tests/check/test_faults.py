@@ -265,6 +265,11 @@ def test_a_target_network_may_be_of_no_use_without_a_discount(sound):
     assert result.status == "pass", result.detail
 
 
+def test_players_are_not_asked_of_a_single_one(sound):
+    result = ask(*sound, "players")["players"]
+    assert (result.status, result.detail) == ("skip", "the environment has one player")
+
+
 def test_a_frozen_leaf_is_found(sound):
     subject, recording = sound
     result = ask(with_fault(subject, "FrozenLeaf"), recording, "updates")["updates"]
