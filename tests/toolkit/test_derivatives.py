@@ -203,10 +203,10 @@ def check_products(apply, init, *arguments):
         def slope(params):
             return jax.jvp(loss, (params,), (direction,))[1]
 
-        gradient = jax.grad(loss)(params)
+        gradient, product = jax.jvp(jax.grad(loss), (params,), (direction,))
         along = sum(map(jnp.vdot, jax.tree.leaves(gradient), jax.tree.leaves(direction)))
-        forward_over_reverse = jax.jvp(jax.grad(loss), (params,), (direction,))[1]
-        return slope(params), along, forward_over_reverse, jax.grad(slope)(params)
+        forward, other = jax.value_and_grad(slope)(params)
+        return forward, along, product, other
 
     slope, along, product, other = compute()
     np.testing.assert_allclose(slope, along, rtol=1e-4, atol=1e-4)
