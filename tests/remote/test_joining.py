@@ -16,7 +16,7 @@ from tests.ring_parts import assert_equal_bits
 from tests.rings import act, close, make_ring, run_ring, stop
 from tests.toys import ToyAgent, ToyConfig, ToyState
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
 
 
 @pytree_dataclass
@@ -146,7 +146,8 @@ def test_a_process_that_replaces_another_late_acts_with_the_newest_networks():
     def dies(name, method, arguments):
         """The process of actor 0 dies in its third cycle; the next starts 8 learner cycles later.
 
-        Actor 1 waits before the end until actor 0 has acted that cycle.
+        Actor 1 waits in its sixth cycle for that death, so that it has 8 cycles left, and before
+        the end until actor 0 has acted the cycle.
         """
         nonlocal at
         cycle = arguments[1]["cycle"] if method == "collect" else None
@@ -156,7 +157,8 @@ def test_a_process_that_replaces_another_late_acts_with_the_newest_networks():
         if name == "actor 0" and method == "set_up" and at is not None:
             return "hangs" if len(infos) < at + 8 else None
         is_done = any(info.actor_id == 0 and info.sequence_number == 2 for info in infos)
-        return "hangs" if name == "actor 1" and cycle == 14 and not is_done else None
+        is_early = (cycle == 5 and at is None) or (cycle == 14 and not is_done)
+        return "hangs" if name == "actor 1" and is_early else None
 
     at = None
     ring, _ = make_remote(make_config(lag=None, env_steps=500), dies)

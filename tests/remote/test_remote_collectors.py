@@ -29,7 +29,7 @@ from tests.remote.rings import CARTPOLE, CATCH, GYMNASIUM, make_config, make_rem
 from tests.ring_parts import assert_equal_bits, published
 from tests.rings import Closed, close, make_ring, run_ring
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
 
 STACKED = EnvConfig(suite="tests.envs.stacked:make", id="stacked", options={"lives": True})
 

@@ -22,7 +22,7 @@ from tests.ring_parts import (
 from tests.rings import all_reduce_of_run, close, make_ring, run_config
 from tests.toys import ToyConfig
 
-NETWORKS = {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}
+NETWORKS = {"kernel": np.ones((3, 4), np.float32), "bias": np.ones(4, np.float32)}
 
 
 def test_one_learner_device_has_no_all_reduce():

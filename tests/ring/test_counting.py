@@ -43,7 +43,7 @@ def test_an_actor_hands_over_the_last_episodes_as_arrays_and_their_number():
 
 def test_what_a_call_of_one_program_hands_back_does_not_grow_with_the_environments():
     sizes = set()
-    for num_envs in (256, 2048):
+    for num_envs in (512, 2048):
         ring = make_ring(make_config(num_envs))
         sizes.add(num_bytes(program_of_cycles(ring).shapes))
         close(ring)
@@ -63,7 +63,7 @@ def test_few_rows_are_handed_back_unselected():
 
 
 def test_only_the_cycles_that_ran_come_back():
-    ring = make_ring(make_config(16))
+    ring = make_ring(make_config(128))
     program = dataclasses.replace(program_of_cycles(ring), capacity=1000)
     close(ring)
     records = jax.numpy.zeros((1000, num_bytes(program.shapes)), np.uint8)

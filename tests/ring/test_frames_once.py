@@ -21,7 +21,7 @@ from tests.ring_parts import assert_equal_bits, published, trajectory_of
 from tests.rings import act, close, keep_observations, make_ring, run_ring
 from tests.toys import ToyConfig
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
 
 STACK = "sebulba.envs.frame_stack:FrameStack"
 CATCH = EnvConfig(suite="jax", id="Catch-v0", wrappers=({STACK: {"size": 3, "axis": -1}},))

@@ -20,7 +20,8 @@ from tests.rings import act, close, make_ring, run_config
 
 SMALL = [
     *("--actor.num-envs", "8", "--actor.trajectory-length", "6", "--agent.hidden-sizes", "[8]"),
-    *("--run.mode", "serial", "--run.total-env-steps", "600", "--agent.num-epochs", "1"),
+    *("--run.mode", "serial", "--run.total-env-steps", "600"),
+    *("--agent.num-epochs", "1", "--agent.num-minibatches", "1"),
 ]
 
 
@@ -63,9 +64,8 @@ def test_the_opponent_moves_with_the_networks_of_the_act_cycle():
     "core", [(), pytest.param(("--agent.lstm-size", "4"), marks=pytest.mark.slow)]
 )
 def test_one_program_learns_the_same_as_acting_and_learning_in_turn(core):
-    flags = (*core, "--agent.num-minibatches", "1")
-    serial, _, _ = run_config(config_of(*flags))
-    one, _, _ = run_config(config_of(*flags, "--run.mode", "anakin"))
+    serial, _, _ = run_config(config_of(*core))
+    one, _, _ = run_config(config_of(*core, "--run.mode", "anakin"))
     chex.assert_trees_all_close(
         serial.learner.state.networks, one.learner.state.networks, rtol=1e-5, atol=1e-6
     )
@@ -125,8 +125,7 @@ def test_complete_episodes_are_refused():
 
 @pytest.mark.parametrize("opponent", [pytest.param("self", marks=pytest.mark.slow), "past"])
 def test_a_loaded_policy_is_the_players(tmp_path, opponent):
-    config = config_of("--run.total-env-steps", "100", opponent=opponent)
-    config = dataclasses.replace(config, run_dir=str(tmp_path / "run"))
+    config = dataclasses.replace(config_of(opponent=opponent), run_dir=str(tmp_path / "run"))
     assert training.train_to_exit_code(config) == 0
     policy = sebulba.load_policy(config.run_dir)
     assert isinstance(policy.stored.agent, ActorCriticAgent)

@@ -226,6 +226,7 @@ def num_counted_ahead(events):
     return num_ahead
 
 
+@pytest.mark.shares_programs
 def test_the_next_call_is_dispatched_before_a_call_is_counted_unless_one_is_large_or_long(
     monkeypatch,
 ):
@@ -247,6 +248,7 @@ def test_the_next_call_is_dispatched_before_a_call_is_counted_unless_one_is_larg
         assert rows == expected_rows
 
 
+@pytest.mark.shares_programs
 def test_a_call_that_was_dispatched_before_the_goal_changes_nothing(monkeypatch):
     disturbances.set_most_ahead(monkeypatch)
     config = make_config("ppo_bandit", *SMALL, "--agent.learning-rate", "3e-3", mode="anakin")

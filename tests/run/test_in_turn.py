@@ -89,6 +89,7 @@ def test_seeds_after_one_that_fails_are_left_to_the_parent(tmp_path):
     assert not pathlib.Path(third.run_dir).exists()
 
 
+@pytest.mark.shares_programs
 def test_a_signal_ends_the_current_seed_and_all_are_resumed_exactly(tmp_path, monkeypatch):
     configs = configs_of(tmp_path / "runs", [0, 1, 2])
     wholes = configs_of(tmp_path / "wholes", [0, 1])

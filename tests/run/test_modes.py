@@ -13,7 +13,7 @@ from tests.ring_parts import published
 from tests.rings import make_ring, run_ring, stop
 from tests.toys import ToyConfig, ToyState
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
 
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 CARTPOLE = EnvConfig(suite="envpool", id="CartPole-v1")

@@ -34,7 +34,7 @@ from tests.rings import episode_window, num_taken, run_config
 from tests.run.resuming import comparable, rows_in
 from tests.toys import ToyConfig
 
-pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
 
 CATCH = EnvConfig(suite="jax", id="Catch-v0")
 RECALL = EnvConfig(suite="jax", id="Recall-v0")
