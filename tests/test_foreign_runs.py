@@ -85,6 +85,15 @@ def test_nothing_that_a_foreign_config_names_is_imported(changes, foreign, evil)
     assert not evil.exists()
 
 
+def test_nothing_that_the_config_of_a_foreign_opponent_names_is_imported(foreign, evil, tmp_path):
+    opponent = shutil.copytree(foreign, tmp_path / "opponent")
+    change(opponent, agent__name="evil:make")
+    change(foreign, env__id="KuhnPoker-v0", env__options={"opponent": str(opponent)})
+    with pytest.raises(ConfigError, match=r"opponent/config\.yaml:\d+: .*'evil:"):
+        sebulba.load_policy(foreign, imports=False)
+    assert not evil.exists()
+
+
 def test_with_imports_a_config_is_a_program(foreign, evil):
     change(foreign, env__suite="gymnasium", env__id="evil:make")
     with pytest.raises(Exception, match="called"):

@@ -123,7 +123,8 @@ def with_environment(config: Config, environment: Any) -> Config:
 def source_files(config: Config) -> dict[str, str]:
     """Return the file of each module that a config names as `module:Name`, by that name."""
     files = {}
-    for name in (config.agent.name, config.env.suite, config.env.id):
+    opponent = str(config.env.options.get("opponent", ""))  # a function of the suite pgx
+    for name in (config.agent.name, config.env.suite, config.env.id, opponent):
         module, colon, _ = name.partition(":")
         # Parents are imported, which may fail; others may be no modules at all.
         with contextlib.suppress(Exception):

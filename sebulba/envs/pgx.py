@@ -19,7 +19,7 @@ from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import refuse_unknown_options
-from sebulba.envs.turns import OPTIONS, GameInTurns, in_turns, take_opponents
+from sebulba.envs.turns import OPTIONS, GameInTurns, in_turns, is_run, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 
@@ -37,9 +37,9 @@ def make(
     """Create `pgx.make(env.id)`.
 
     The option `opponent` is `random` (default), which plays a random legal action; `look_ahead`,
-    see `LookAhead`; `module:function`, an `Opponent`; or, in games of two, `self` or `past` with
-    the options of `take_opponents`. `max_episode_steps` truncates games; with `self` and `past`,
-    moves of both players count.
+    see `LookAhead`; `module:function`, an `Opponent`; or, in games of two, `self`, `past` or the
+    directory of a run, with the options of `take_opponents`. `max_episode_steps` truncates games;
+    with the latter three, moves of both players count.
 
     Raises:
         ConfigError: pgx has no such game, or there is no such option.
@@ -51,20 +51,20 @@ def make(
     max_episode_steps = take_step_limit(options)
     game = pgx.make(config.id)
     opponent = options.pop("opponent", "random")
-    is_learner = opponent in _LEARNERS
+    has_networks = opponent in _LEARNERS or is_run(opponent)
     # Refuses a size of a pool that there is not.
-    opponents = take_opponents({**options, "opponent": opponent if is_learner else "random"})
-    if is_learner and game.num_players != 2:
+    opponents = take_opponents({**options, "opponent": opponent if has_networks else "random"})
+    if has_networks and game.num_players != 2:
         raise ConfigError(
             f"env.options.opponent: expected random in {config.id}, which has {game.num_players}"
-            f" players, got {opponent}; the learner's networks play games of two"
+            f" players, got {opponent}; networks play games of two"
         )
 
     def make_task() -> PgxTask | PgxGame:
-        return PgxGame(game) if is_learner else PgxTask(game, _opponent(opponent, game))
+        return PgxGame(game) if has_networks else PgxTask(game, _opponent(opponent, game))
 
     # The code of a user's opponent may change between two runs.
-    task = make_task() if ":" in opponent else shared_task(config, make_task)
+    task = make_task() if ":" in str(opponent) else shared_task(config, make_task)
     task = wrap(task, wrappers)
     environment = JaxEnvironment(
         task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
@@ -80,7 +80,15 @@ def ids() -> list[str]:
 def _opponent(name: str, game: Any) -> Opponent:
     if name == "look_ahead":
         return LookAhead(game)
-    return play_at_random if name == "random" else load(name, key="env.options.opponent")
+    if name == "random":
+        return play_at_random
+    if not (isinstance(name, str) and ":" in name):
+        known = ("random", "look_ahead", *_LEARNERS)
+        raise ConfigError(
+            f"env.options.opponent: expected {', '.join(known)}, module:function or the directory"
+            f" of a run, got {name!r}{did_you_mean(str(name), known)}"
+        )
+    return load(name, key="env.options.opponent")
 
 
 def _spaces_of(game: Any) -> tuple[jax.ShapeDtypeStruct, gymnasium.Space]:

@@ -7,8 +7,9 @@ opponents as the game that needs the most.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import jax
@@ -21,6 +22,7 @@ from sebulba.envs.final_rows import where_row
 from sebulba.envs.jax_environment import IN_TURNS, JaxEnvironment, JaxTask
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
+from sebulba.references import load
 from sebulba.types import EnvStep, Opponents, PyTree
 
 OPTIONS = ("opponent", "pool_size", "pool_every", "past_share")
@@ -28,19 +30,36 @@ OPTIONS = ("opponent", "pool_size", "pool_every", "past_share")
 
 _KINDS = ("random", "self", "past")
 _DEFAULT_POOL = {"pool_size": 8, "pool_every": 100, "past_share": 0.2}
+# By name, since it reads checkpoints: rooms above this one do that.
+_OPPONENT_OF_RUN = "sebulba.evaluation.opponents:opponent_of_run"
 
 
-def take_opponents(options: dict[str, Any]) -> Opponents | None:
-    """Take the options of the opponent out of `options`; None: it moves at random.
+def is_run(opponent: Any) -> TypeGuard[str]:
+    """Return whether `env.options.opponent` is `RUN_DIR[@CHECKPOINT]`, not a name or a function.
+
+    A path has a slash, or it is that of a directory and has no colon.
+    """
+    if not isinstance(opponent, str) or opponent in _KINDS:
+        return False
+    is_path = "/" in opponent or os.sep in opponent
+    return is_path or (":" not in opponent and os.path.isdir(opponent.partition("@")[0]))
+
+
+def take_opponents(options: dict[str, Any]) -> Opponents | str | None:
+    """Take the options of the opponent out of `options`.
+
+    Returns:
+        The versions of the learner that move for it; `RUN_DIR[@CHECKPOINT]`, whose policy does; or
+        None: it moves at random.
 
     Raises:
         ConfigError: there is no such opponent, or a size is no positive int or without a pool.
     """
     kind = options.pop("opponent", "random")
-    if kind not in _KINDS:
+    if kind not in _KINDS and not is_run(kind):
         hint = did_you_mean(kind, _KINDS) if isinstance(kind, str) else ""
         raise ConfigError(
-            f"env.options.opponent: expected {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, got"
+            f"env.options.opponent: expected {', '.join(_KINDS)} or the directory of a run, got"
             f" {kind!r}{hint}"
         )
     pool: dict[str, Any] = {}
@@ -62,6 +81,8 @@ def take_opponents(options: dict[str, Any]) -> Opponents | None:
             raise ConfigError(f"env.options.{name}: expected at least 1, got {pool[name]!r}")
     if kind == "random":
         return None
+    if kind not in _KINDS:
+        return kind
     return Opponents(**pool) if kind == "past" else Opponents()
 
 
@@ -72,6 +93,8 @@ class TurnState:
     plies: PyTree  # of the environments in which each move is a step
     has_moved: jax.Array  # [N] bool, the opponent has, in this game
     reward: jax.Array  # [N] float32, of the opponent since its last move
+    # Of an opponent that is neither random nor the learner, as it has left it; None: of these.
+    opponent: PyTree = None
 
 
 def _turn_functions(
@@ -118,7 +141,9 @@ class _TurnFunctions:
                 )
                 action, opponent_state = opponent(opponent_state, seen, waiting)
                 plies, new = step_ply(state.plies, action)
-                after = TurnState(plies=plies, has_moved=~never, reward=-new.reward)
+                after = dataclasses.replace(
+                    state, plies=plies, has_moved=~never, reward=-new.reward
+                )
                 # Rewards add up over the opponent's moves; the first row of a game has none.
                 reward = jnp.where(row.is_first, 0.0, row.reward + new.reward)
                 new = dataclasses.replace(new, reward=reward, is_first=row.is_first)
@@ -142,7 +167,8 @@ class _TurnFunctions:
             state: TurnState, action: PyTree, opponent: Opponent, opponent_state: PyTree
         ) -> tuple[TurnState, EnvStep, PyTree]:
             plies, row = step_ply(state.plies, action)
-            state = TurnState(
+            state = dataclasses.replace(
+                state,
                 plies=plies,
                 has_moved=state.has_moved & ~row.is_first,
                 reward=jnp.where(row.is_first, 0.0, state.reward - row.reward),
@@ -178,27 +204,49 @@ class _TurnFunctions:
 _shared_functions = functools.lru_cache(maxsize=8)(_TurnFunctions)
 
 
+class _FixedFunctions:
+    """The functions of games against an opponent whose state is in that of the games."""
+
+    def __init__(self, functions: _TurnFunctions, opponent: Opponent):
+        def begin(plies: PyTree, row: EnvStep, opponent_state: PyTree) -> tuple[TurnState, EnvStep]:
+            state, row, after = functions.begin(plies, row, opponent, opponent_state)
+            return dataclasses.replace(state, opponent=after), row
+
+        def step(state: TurnState, action: PyTree) -> tuple[TurnState, EnvStep]:
+            before = dataclasses.replace(state, opponent=None)
+            new, row, after = functions.step(before, action, opponent, state.opponent)
+            return dataclasses.replace(new, opponent=after), row
+
+        self.step = step
+        self.begin_jitted = jax.jit(begin)
+        self.step_jitted = jax.jit(step)
+
+
+# Shared, so that a run's actors trace and compile them once.
+_fixed_functions = functools.lru_cache(maxsize=2)(_FixedFunctions)
+
+
 class GameInTurns:
     """`N` games of two players in turns, as an `Environment` of one of them.
 
-    Rewards are the player's, and the opponent's are their negatives. The opponent of `fused` is who
-    acts in the ring. Who steps from Python plays against random legal moves, or whom
-    `play_against` has named. The moves of the opponent before the first row are always of these: no
-    networks are at hand at a reset.
+    Rewards are the player's, and the opponent's are their negatives. The opponent of `fused` may be
+    who acts in the ring. Who steps from Python then plays against random legal moves, and so are
+    the moves before the first row: no networks are at hand at a reset. The policy of a run, or whom
+    `play_against` has named, moves in all of them.
     """
 
     def __init__(
         self,
         plies: JaxEnvironment,
         is_opponents_turn: Callable[[PyTree], jax.Array],
-        opponents: Opponents | None,
+        opponents: Opponents | str | None,
     ):
         """Make the functions of the game.
 
         Args:
             plies: the games as environments of whoever is to move, in which each move is a step.
             is_opponents_turn: from the state of one game to bool `[]`.
-            opponents: which networks move for the opponent in the ring; None: random moves.
+            opponents: the result of `take_opponents`. A run is read at the reset.
 
         Raises:
             ConfigError: actions are not one choice.
@@ -208,50 +256,52 @@ class GameInTurns:
                 f"env.id: expected a game in turns to have Discrete actions, got"
                 f" {plies.spec.action_space}"
             )
+        of_learner = opponents if isinstance(opponents, Opponents) else None
         self.num_envs = plies.num_envs
-        self.spec = dataclasses.replace(plies.spec, opponents=opponents)
+        self.spec = dataclasses.replace(plies.spec, opponents=of_learner)
         self._plies = plies
         self._functions = _turn_functions(plies, is_opponents_turn)
-        self._opponent_name = "random"
-        self._opponent_state: PyTree = None
-        self._begin: Callable[..., Any] = self._functions.begin_at_random_jitted
-        self._step: Callable[..., Any] = self._functions.step_at_random_jitted
+        self._run = opponents if isinstance(opponents, str) else None
+        self._opponent_name = self._run or "random"
+        self._fixed: _FixedFunctions | None = None
+        self._first_state: PyTree = None
         self.whole_state: TurnState | None = None
 
     def play_against(self, name: str, opponent: Opponent, opponent_state: PyTree) -> None:
-        """Have another opponent move in `reset` and `step`; call it before the reset.
+        """Have another opponent move; call it before the reset.
 
         Args:
             name: for `settings`.
             opponent: moves.
             opponent_state: before its first row.
         """
-        self._opponent_name, self._opponent_state = name, opponent_state
-        functions = self._functions
-        begin = jax.jit(lambda plies, row, theirs: functions.begin(plies, row, opponent, theirs))
-        step = jax.jit(
-            lambda state, action, theirs: functions.step(state, action, opponent, theirs)
-        )
-
-        def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(state: PyTree, given: PyTree) -> tuple[TurnState, EnvStep]:
-                state, row, self._opponent_state = function(state, given, self._opponent_state)
-                return state, row
-
-            return call
-
-        self._begin, self._step = keeping(begin), keeping(step)
+        self._opponent_name, self._first_state = name, opponent_state
+        self._fixed = _fixed_functions(self._functions, opponent)
 
     def reset(self) -> EnvStep:
-        """Start all games, up to the player's first turn; see `Environment.reset`."""
+        """Start all games, up to the player's first turn; see `Environment.reset`.
+
+        Raises:
+            ConfigError: the opponent is a run that cannot be loaded, or has other spaces.
+        """
         row = self._plies.reset()
-        self.whole_state, row = self._begin(self._plies.whole_state, row)
+        plies: Any = self._plies.whole_state
+        if self._run is not None and self._fixed is None:
+            # Not 0 or 1, which are the keys that a split gives, and not 2, see `random_keys`.
+            key = jax.random.fold_in(plies.key[0], 3)
+            self.play_against(*load(_OPPONENT_OF_RUN)(self._run, self.spec, self.num_envs, key))
+        if self._fixed is None:
+            self.whole_state, row = self._functions.begin_at_random_jitted(plies, row)
+        else:
+            self.whole_state, row = self._fixed.begin_jitted(plies, row, self._first_state)
         return jax.tree.map(np.array, row)
 
     def step(self, action: np.ndarray) -> EnvStep:
         """Make the player's moves, and those of the opponents up to its next turn."""
         spaces.check_action(action, self.spec.action_space, self.num_envs)
-        self.whole_state, row = self._step(self.whole_state, action)
+        fixed = self._fixed
+        step = self._functions.step_at_random_jitted if fixed is None else fixed.step_jitted
+        self.whole_state, row = step(self.whole_state, action)
         return jax.tree.map(np.array, row)
 
     def fused(self) -> FusedEnvironment:
@@ -261,8 +311,11 @@ class GameInTurns:
         """
         if self.whole_state is None:
             raise RuntimeError("expected reset() before fused()")
-        functions = self._functions
-        step = functions.step_at_random if self.spec.opponents is None else functions.in_turns
+        step: TraceableStep = self._functions.step_at_random
+        if self._fixed is not None:
+            step = self._fixed.step
+        elif self.spec.opponents is not None:
+            step = self._functions.in_turns
         return FusedEnvironment(state=self.whole_state, step=step, is_whole_state=True)
 
     def settings(self) -> dict[str, Any]:
@@ -280,14 +333,14 @@ class GameInTurns:
 
 
 def in_turns(
-    environment: JaxEnvironment, task: JaxTask, opponents: Opponents | None
+    environment: JaxEnvironment, task: JaxTask, opponents: Opponents | str | None
 ) -> JaxEnvironment | GameInTurns:
     """Return the environment of one player, if the task is a game in turns; else as it is.
 
     Args:
         environment: of the task.
         task: with its wrappers.
-        opponents: who moves for the opponent in the ring; None: random legal moves.
+        opponents: the result of `take_opponents`.
     """
     is_opponents_turn = getattr(task, IN_TURNS, None)
     if is_opponents_turn is None:

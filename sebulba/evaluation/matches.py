@@ -14,11 +14,10 @@ from sebulba.envs.base import Environment
 from sebulba.envs.closing import CloseProblem
 from sebulba.envs.turns import OPTIONS, GameInTurns
 from sebulba.errors import ConfigError
+from sebulba.evaluation.opponents import move_of, state_before_games
 from sebulba.evaluation.playing import play
-from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.toolkit.prng import stream
-from sebulba.toolkit.self_play import keep_where
 from sebulba.types import EnvStep, PyTree
 
 _RESAMPLES = 1_000
@@ -134,23 +133,17 @@ def _against(
             "expected runs of a game of two players in turns, got an environment of"
             f" {environment.spec.num_players} players that act together. Name one run"
         )
-    actor_state = init_actor_state(
-        run.agent,
-        run.networks,
-        stream(jax.random.key(run.config.seed), "opponent"),
-        num_envs=environment.num_envs,
-        num_training_envs=run.num_training_envs,
-        env_steps=run.env_steps,
-        greedy=greedy,
-    )
-    agent: Any = run.agent if greedy else ActingAgent(run.agent, actor_state)
+    key = stream(jax.random.key(run.config.seed), "opponent")
+    first = state_before_games(run, key, num_envs=environment.num_envs, greedy=greedy)
+    move = move_of(run, greedy=greedy)
 
-    def move(state: PyTree, row: EnvStep, waiting: jax.Array) -> tuple[PyTree, PyTree]:
+    def move_with(state: PyTree, row: EnvStep, waiting: jax.Array) -> tuple[PyTree, PyTree]:
         networks, before = state
-        action, _, after = agent.act(networks, before, row, greedy=greedy)
-        return action, (networks, keep_where(run.agent, waiting, after, before))
+        action, after = move(networks, before, row, waiting)
+        return action, (networks, after)
 
-    environment.play_against(name, move, (run.networks, actor_state))
+    # In the state, networks are an argument: pairs of runs with equal agents are compiled once.
+    environment.play_against(name, move_with, (run.networks, first))
     return environment
 
 

@@ -11,6 +11,7 @@ _LABELS = {
     "frame_skip": "frames per step",
     "frameskip": "frames per step",
     "max_episode_steps": "max steps per episode",
+    "opponent": "opponent",
 }
 
 

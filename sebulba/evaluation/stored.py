@@ -19,10 +19,17 @@ from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec, num_actors_of_host
 from sebulba.devices.roles import check_platforms, num_actor_devices
 from sebulba.envs import make_environment, without_workers
-from sebulba.errors import ConfigError
+from sebulba.envs.turns import is_run
+from sebulba.errors import ConfigError, did_you_mean
 from sebulba.process import program
 from sebulba.references import refuse_references
-from sebulba.storage.checkpoints.restore import Which, restore
+from sebulba.storage.checkpoints.restore import (
+    CheckpointError,
+    Which,
+    find_step,
+    restore,
+    steps_in,
+)
 from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.toolkit.past_play import player_of
 from sebulba.types import EnvironmentSpec, Networks
@@ -85,9 +92,7 @@ def read_config(
         given = (*_PLACES, *(["agent.name"] if agent is not None else []))
         given += ("env.suite", "env.id") if environment is not None else ()
         # Before `load_config`, which imports the agent to know its settings.
-        for key, setting in read_config_file(str(path)).items():
-            if key not in given:
-                refuse_references(setting.value, where=setting.where)
+        _refuse_imports(path, given)
     if env is None or isinstance(env, Mapping):
         overrides = {f"env.options.{name}": value for name, value in (env or {}).items()}
         if agent is not None:
@@ -95,7 +100,19 @@ def read_config(
         config = load_config(path, overrides)
     else:  # of a command, which is given no objects
         config = load_config(path, env)
+    opponent = config.env.options.get("opponent")
+    if not imports and is_run(opponent):  # Its policy is loaded when a game begins.
+        of_opponent = parse_source(opponent)[0] / CONFIG
+        if of_opponent.is_file():
+            _refuse_imports(of_opponent, _PLACES)
     return config if environment is None else with_environment(config, environment)
+
+
+def _refuse_imports(path: pathlib.Path, given: Sequence[str]) -> None:
+    """Raise a ConfigError if a config names a module, except for the keys in `given`."""
+    for key, setting in read_config_file(str(path)).items():
+        if key not in given:
+            refuse_references(setting.value, where=setting.where)
 
 
 @contextlib.contextmanager
@@ -139,6 +156,53 @@ def parse_which(text: str) -> Which:
     if text.isascii() and text.isdecimal():
         return int(text)
     raise ConfigError(f"checkpoint: expected latest, best or a learner cycle, got {text!r}")
+
+
+def parse_source(text: str) -> tuple[pathlib.Path, Which]:
+    """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
+    name, at, checkpoint = text.rpartition("@")
+    is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
+    if not (at and is_checkpoint):  # a name of a directory may have an @
+        name, checkpoint = text, "latest"
+    path = pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
+    return path, parse_which(checkpoint)
+
+
+def exact_source(source: str, *, key: str) -> str:
+    """Return `RUN_DIR[@CHECKPOINT]` with the directory in full and the number of the checkpoint.
+
+    So `config.yaml` names the same networks after the other run has trained on.
+
+    Args:
+        source: of a run.
+        key: the config key that has this value; begins the errors.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint.
+    """
+    run_dir, which = parse_source(source)
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError(
+            f"{key}: expected a run directory with a {CONFIG}, got {run_dir}"
+            f"{_describe_checkpoint(run_dir)}"
+        )
+    try:
+        step = find_step(run_dir / CHECKPOINTS, which)
+    except CheckpointError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    return f"{run_dir}@{step}"
+
+
+def _describe_checkpoint(path: pathlib.Path) -> str:
+    """Return the sentence to append to an error about a directory with an unknown checkpoint."""
+    name, at, checkpoint = path.name.rpartition("@")
+    if not at or not (path.parent / name / CONFIG).is_file():
+        return ""
+    known = ["best", "latest", *map(str, steps_in(path.parent / name / CHECKPOINTS))]
+    return (
+        f". After the @ of {name}, expected best, latest or the number of a checkpoint, got"
+        f" {checkpoint!r}{did_you_mean(checkpoint, known)}"
+    )
 
 
 def load_stored_policy(

@@ -24,7 +24,7 @@ from sebulba.devices.memory import stack_rows
 from sebulba.devices.xla_workarounds import OneAtATime
 from sebulba.envs.base import ActionError, EnvironmentDataError, EnvironmentFault
 from sebulba.envs.data_checks import describe_non_finite, is_finite
-from sebulba.errors import describe_error
+from sebulba.errors import ConfigError, describe_error
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected, EpisodeStatistics, Tally
@@ -253,10 +253,13 @@ def jit_on(
 
 
 def call_environment(name: str, call: Callable, *args: PyTree) -> Any:
-    """Call into an environment; its exceptions become an `EnvironmentFault`."""
+    """Call into an environment; its exceptions become an `EnvironmentFault`.
+
+    Not those of the config, such as an opponent that only the reset looks for.
+    """
     try:
         return call(*args)
-    except (ActionError, EnvironmentFault):
+    except (ActionError, ConfigError, EnvironmentFault):
         raise
     except Exception as error:
         raise EnvironmentFault(f"{name} raised {describe_error(error)}") from error

@@ -21,8 +21,9 @@ from sebulba.devices.xla_workarounds import keep_freed_memory
 from sebulba.envs.closing import closed_on_error
 from sebulba.envs.task_defaults import TaskDefaults, with_task_defaults
 from sebulba.errors import ConfigError
+from sebulba.evaluation.opponents import opponent_files, with_exact_opponent
 from sebulba.evaluation.rendering import load_opengl
-from sebulba.evaluation.stored import parse_which
+from sebulba.evaluation.stored import exact_source, parse_which
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.agreement import Agreement
 from sebulba.hosts.joining import check_networks, open_run_dir_together, resume_together
@@ -51,7 +52,7 @@ from sebulba.run.observers import RunObservers, make_observers
 from sebulba.run.opening_lines import describe_networks, describe_run
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
-from sebulba.run.warm_start import InitialNetworks, exact_source
+from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checksums import next_row
 from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
@@ -161,7 +162,7 @@ def prepared(
         ),
         contextlib.ExitStack() as ended,
     ):
-        code = CodeReading(source_files(config))
+        code = CodeReading({**source_files(config), **opponent_files(config)})
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         # Of seeds that share a program, the first says it for all.
         show = display.message if mapped_with is None else display.detail
@@ -277,9 +278,10 @@ def _open_run_dir(
         The config as it is written there, the directory, the lock of this host's part of it, and
         the display.
     """
-    config = with_absolute_run_dir(config)
+    config = with_exact_opponent(with_absolute_run_dir(config))
     if config.init_from is not None and config.resume is None:
-        config = dataclasses.replace(config, init_from=exact_source(config.init_from))
+        source = exact_source(config.init_from, key="init_from")
+        config = dataclasses.replace(config, init_from=source)
     assert config.run_dir is not None
     is_new = not pathlib.Path(config.run_dir).exists()
     on_message = print_error if display is None else display.message

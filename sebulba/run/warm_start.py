@@ -5,7 +5,6 @@ networks. The new run has a new optimizer state, no experience, and starts its s
 """
 
 import dataclasses
-import os
 import pathlib
 from typing import Any
 
@@ -13,18 +12,15 @@ import jax
 
 from sebulba.agent import Agent, declared
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
-from sebulba.errors import ConfigError, did_you_mean
-from sebulba.evaluation.stored import parse_which
+from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import exact_source, parse_source
 from sebulba.storage.checkpoints.manifest import Mismatch, flatten, table
 from sebulba.storage.checkpoints.restore import (
     CheckpointError,
-    Which,
-    find_step,
     read_meta,
     restore_fitting,
-    steps_in,
 )
-from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+from sebulba.storage.run_dir import CHECKPOINTS
 from sebulba.types import Networks
 
 _PREFIX = "learner.networks"  # of the paths in a checkpoint
@@ -107,27 +103,6 @@ class InitialNetworks:
         return self.warm_start.applied_to(networks, learner_devices, agent)
 
 
-def exact_source(source: str) -> str:
-    """Return `init_from` as a directory in full and the number of a checkpoint.
-
-    So `config.yaml` names the same networks after the other run has trained on.
-
-    Raises:
-        ConfigError: there is no such run or checkpoint.
-    """
-    run_dir, which = _parse(source)
-    if not (run_dir / CONFIG).is_file():
-        raise ConfigError(
-            f"init_from: expected a run directory with a {CONFIG}, got {run_dir}"
-            f"{_describe_checkpoint(run_dir)}"
-        )
-    try:
-        step = find_step(run_dir / CHECKPOINTS, which)
-    except CheckpointError as error:
-        raise ConfigError(f"init_from: {error}") from error
-    return f"{run_dir}@{step}"
-
-
 def read_warm_start(source: str, networks: Networks, *, mismatch: str) -> WarmStart:
     """Read the networks of `init_from`.
 
@@ -139,7 +114,7 @@ def read_warm_start(source: str, networks: Networks, *, mismatch: str) -> WarmSt
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or its networks do not fit.
     """
-    run_dir, step = _parse(exact_source(source))
+    run_dir, step = parse_source(exact_source(source, key="init_from"))
     directory = run_dir / CHECKPOINTS
     # Without a sharding, leaves stay on the host.
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), networks)
@@ -161,28 +136,6 @@ def read_warm_start(source: str, networks: Networks, *, mismatch: str) -> WarmSt
         env_steps=meta["progress"]["env_steps"],
         leaves=leaves,
         mismatches=mismatches,
-    )
-
-
-def _parse(text: str) -> tuple[pathlib.Path, Which]:
-    """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
-    name, at, checkpoint = text.rpartition("@")
-    is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
-    if not (at and is_checkpoint):  # a name of a directory may have an @
-        name, checkpoint = text, "latest"
-    path = pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
-    return path, parse_which(checkpoint)
-
-
-def _describe_checkpoint(path: pathlib.Path) -> str:
-    """Return the sentence to append to an error about a directory with an unknown checkpoint."""
-    name, at, checkpoint = path.name.rpartition("@")
-    if not at or not (path.parent / name / CONFIG).is_file():
-        return ""
-    known = ["best", "latest", *map(str, steps_in(path.parent / name / CHECKPOINTS))]
-    return (
-        f". After the @ of {name}, expected best, latest or the number of a checkpoint, got"
-        f" {checkpoint!r}{did_you_mean(checkpoint, known)}"
     )
 
 

@@ -88,7 +88,7 @@ def test_rewards_add_up_over_the_moves_of_the_opponent():
         assert (row.terminated == (turn == 2)).all()
         assert not row.is_first.any()
     # Minus the player's moves before the opponent's last one, and its own but for that one.
-    paid = np.asarray(environment._opponent_state[1])
+    paid = np.asarray(environment.whole_state.opponent[1])
     np.testing.assert_array_equal(paid, np.where(begins, 3 - 3, 3 - 2))
     row = environment.step(np.full(NUM_ENVS, 2, np.int32))  # ignored
     assert row.is_first.all() and not row.reward.any() and not row.done.any()
@@ -101,7 +101,7 @@ def test_an_opponent_moves_only_where_it_is_waited_for():
     environment.reset()
     for _ in range(3):
         environment.step(np.zeros(NUM_ENVS, np.int32))
-    np.testing.assert_array_equal(environment._opponent_state[0], 3)
+    np.testing.assert_array_equal(environment.whole_state.opponent[0], 3)
 
 
 def test_random_opponents_make_legal_moves():
@@ -164,7 +164,7 @@ def test_the_spec_says_who_moves_for_the_opponent(options, opponents):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("KuhnPoker-v0", {"opponent": "selv"}, "expected random, self or past, got 'selv'"),
+        ("KuhnPoker-v0", {"opponent": "selv"}, "directory of a run, got 'selv'; did you mean self"),
         ("KuhnPoker-v0", {"opponent": "self", "pool_size": 3}, "expected null with opponent: self"),
         ("KuhnPoker-v0", {"opponent": "past", "pool_size": 0}, "expected at least 1, got 0"),
         ("KuhnPoker-v0", {"opponent": "past", "past_share": 0}, "more than 0 and at most 1, got 0"),

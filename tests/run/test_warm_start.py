@@ -15,8 +15,9 @@ from sebulba.config import RunConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import exact_source
 from sebulba.run import training
-from sebulba.run.warm_start import WarmStart, exact_source, read_warm_start
+from sebulba.run.warm_start import WarmStart, read_warm_start
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checkpoints.restore import restore_fitting, steps_in
 from sebulba_agents.config import ImpalaConfig
@@ -150,4 +151,4 @@ def test_a_run_records_its_source_and_resumes_without_it(run_of, tmp_path):
 )
 def test_a_source_that_does_not_exist_is_an_error_of_the_config(run_of, tmp_path, suffix, expected):
     with pytest.raises(ConfigError, match=f"init_from: .*{expected}"):
-        exact_source(f"{run_of('impala')}{suffix}")
+        exact_source(f"{run_of('impala')}{suffix}", key="init_from")
