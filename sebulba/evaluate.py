@@ -133,8 +133,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     except ConfigError as error:
         parser.error(str(error))
     options = parser.parse_args(rest, argparse.Namespace(env=env))
-    if options.opponents and options.video is not None:
-        parser.error("--video: expected one run, whose episodes are recorded")
+    if (options.opponents or options.checkpoint == "all") and options.video is not None:
+        parser.error("--video: expected one run and checkpoint, whose episodes are recorded")
     return options
 
 
@@ -193,7 +193,12 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     from sebulba.evaluation.recording import Recording
     from sebulba.evaluation.rendering import check_rendering, load_opengl
     from sebulba.evaluation.statistics import summarize
-    from sebulba.evaluation.stored import load_stored_policy, parse_which
+    from sebulba.evaluation.stored import (
+        checkpoints_of,
+        load_stored_policy,
+        parse_source,
+        parse_which,
+    )
     from sebulba.evaluation.video import check_format, write_video
     from sebulba.storage.metrics.files import write_json
 
@@ -201,7 +206,10 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         run_end.is_closing = run_end.is_closing or problem.is_running
         print(f"warning: {problem}", file=sys.stderr)
 
-    which = parse_which(options.checkpoint)
+    sources, is_all = [options.run_dir, *options.opponents], options.checkpoint == "all"
+    which = parse_which("latest" if is_all else options.checkpoint)
+    if is_all:
+        sources = [each for run_dir in sources for each in checkpoints_of(run_dir)]
     if options.video is not None:
         check_format(options.video)
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
@@ -210,15 +218,16 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
     use_repeatable_kernels("auto", is_exact=True)
     check_platforms()
     check_compiler()
-    stored = load_stored_policy(
-        options.run_dir, which, imports=not options.no_imports, env=options.env
-    )
-    if options.opponents:
-        others = [
-            load_stored_policy(each, which, imports=not options.no_imports)
-            for each in options.opponents
-        ]
-        return _play_matches(options, [stored, *others], run_end, warn)
+    stored, *others = [
+        load_stored_policy(
+            *parse_source(source, default=which),
+            imports=not options.no_imports,
+            env=options.env if number == 0 else None,
+        )
+        for number, source in enumerate(sources)
+    ]
+    if others:
+        return _play_matches(options, sources, [stored, *others], run_end, warn)
     if options.video is not None:
         check_rendering(stored.config.env)
     evaluation, protocol = play(
@@ -263,6 +272,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
 
 def _play_matches(
     options: argparse.Namespace,
+    names: Sequence[str],
     runs: "list[StoredPolicy]",
     run_end: "RunEnd",
     warn: "Callable[[CloseProblem], None]",
@@ -274,7 +284,6 @@ def _play_matches(
     from sebulba.evaluation.matches import elo_ratings, play_matches
     from sebulba.storage.metrics.files import write_json
 
-    names = [options.run_dir, *options.opponents]
     matches, protocol = play_matches(
         runs,
         names=names,
@@ -292,9 +301,11 @@ def _play_matches(
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = rich.console.Console(width=width, highlight=False, markup=False)
     console.print(match_table(matches, names, protocol))
-    console.print(elo_table(ratings, names))
+    env_steps = [run.env_steps for run in runs]
+    console.print(elo_table(ratings, names, env_steps))
     if options.json is not None:
-        write_json(options.json, to_json(matches, ratings, names) | {"protocol": protocol})
+        results = to_json(matches, ratings, names, env_steps)
+        write_json(options.json, results | {"protocol": protocol})
     return True
 
 
@@ -352,7 +363,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Defaults not shown come from the evaluation section of the run's config.",
     )
     parser.set_defaults(env=())
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a finished or running run")
+    parser.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        help="directory of a finished or running run; RUN_DIR@best, RUN_DIR@latest or RUN_DIR@CYCLE"
+        " chooses its checkpoint",
+    )
     parser.add_argument(
         "opponents",
         metavar="OPPONENT_RUN_DIR",
@@ -373,8 +389,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint",
         default="latest",
-        metavar="latest|best|CYCLE",
-        help="checkpoint to load; default: latest",
+        metavar="latest|best|CYCLE|all",
+        help="checkpoint to load, where a run names none; all: each checkpoint plays all others,"
+        " and is rated; default: latest",
     )
     parser.add_argument(
         "--env.options.NAME",

@@ -23,7 +23,7 @@ def main() -> None:
         ),
     )
     parser.add_argument(
-        "run_dirs", nargs="+", metavar="RUN_DIR", help="run directory, or a directory of several"
+        "run_dirs", nargs="*", metavar="RUN_DIR", help="run directory, or a directory of several"
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="file to write or overwrite: .png, .svg or .pdf"
@@ -44,8 +44,8 @@ def main() -> None:
         "--panels",
         metavar="NAME,…",
         type=_names,
-        help="panels to draw, of returns, returns_over_time, speed, time, lag and remote_actors;"
-        " default: all",
+        help="panels to draw, of returns, returns_over_time, speed, time, lag, win_rates and"
+        " remote_actors; default: all",
     )
     parser.add_argument(
         "--mean", action="store_true", help="plot the mean over seeds and its bootstrap interval"
@@ -55,7 +55,17 @@ def main() -> None:
         metavar="FILE",
         help="file to write --y over --x to as JSON, in the shapes that rliable takes",
     )
+    parser.add_argument(
+        "--matches",
+        metavar="FILE",
+        help="plot the --json of evaluate with several runs or --checkpoint all instead of runs:"
+        " Elo over env steps, and the score of each pair",
+    )
     arguments = parser.parse_args()
+    if arguments.matches is None and not arguments.run_dirs:
+        parser.error("expected RUN_DIR or --matches FILE, got neither")
+    if arguments.matches is not None and (arguments.run_dirs or arguments.json):
+        parser.error("--matches: expected no RUN_DIR and no --json, got them")
     if arguments.output is None and arguments.json is None:
         parser.error("expected -o FILE or --json FILE, got neither")
     if arguments.panels and (arguments.x or arguments.y):
@@ -64,6 +74,7 @@ def main() -> None:
     # Importing numpy takes time, so command line errors and --help come first.
     from sebulba.figures.curves import group_runs, read_runs, scores
     from sebulba.figures.drawing import PANELS, Panel, plot_runs
+    from sebulba.figures.matches import plot_matches
 
     panels: list[Panel] = [(x, y) for y in ys for x in xs]
     if arguments.x is None and arguments.y is None:
@@ -78,7 +89,10 @@ def main() -> None:
             exported = scores(group_runs(read_runs(arguments.run_dirs)), x=xs[0], y=ys[0])
             pathlib.Path(arguments.json).write_text(json.dumps(exported) + "\n")
             print(f"wrote {arguments.json}")
-        if arguments.output is not None:
+        if arguments.matches is not None:
+            plot_matches(arguments.matches, arguments.output)
+            print(f"wrote {arguments.output}")
+        elif arguments.output is not None:
             plot_runs(arguments.run_dirs, arguments.output, panels=panels, use_mean=arguments.mean)
             print(f"wrote {arguments.output}")
     except (ConfigError, OSError) as error:

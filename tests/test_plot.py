@@ -97,6 +97,7 @@ def test_flags_choose_the_panels(tmp_path, monkeypatch, flags, labels):
         (("-o", "x.svg", "--panels", "speeds"), "--panels: expected names of returns, "),
         (("-o", "x.svg", "--panels", "speed", "--y", "loss"), "expected --panels, or --y and --x"),
         ((), "expected -o FILE or --json FILE, got neither"),
+        (("-o", "x.svg", "--matches", "x.json"), "--matches: expected no RUN_DIR and no --json"),
         (("--json", "x.json", "--y", "a,b"), "--json: expected one --x and one --y, got several"),
     ],
 )
@@ -104,6 +105,17 @@ def test_a_wrong_flag_exits_2(tmp_path, monkeypatch, capsys, flags, message):
     pytest.importorskip("matplotlib")
     path = make_run(tmp_path / "run")
     assert message in plot_error(path, *flags, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_a_file_without_matches_exits_2(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "results.json"
+    flags = ("--matches", path, "-o", tmp_path / "x.svg")
+    assert call("sebulba.plot", *flags, monkeypatch=monkeypatch) == 2
+    assert f"got {path}, no such file" in capsys.readouterr().err
+    path.write_text('{"statistics": {}}')
+    assert call("sebulba.plot", *flags, monkeypatch=monkeypatch) == 2
+    assert f"got {path}, a file of something else" in capsys.readouterr().err
 
 
 def test_help_names_every_panel(monkeypatch, capsys):

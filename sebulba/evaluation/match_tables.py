@@ -11,7 +11,10 @@ from sebulba.evaluation.matches import Match, Rating, mean_and_margin
 
 
 def to_json(
-    matches: Sequence[Match], ratings: Sequence[Rating], names: Sequence[str]
+    matches: Sequence[Match],
+    ratings: Sequence[Rating],
+    names: Sequence[str],
+    env_steps: Sequence[int],
 ) -> dict[str, Any]:
     """Return the games of each pair, and the rating of each run; margins are of 95 % intervals.
 
@@ -19,9 +22,11 @@ def to_json(
         matches: with at least one game each.
         ratings: of the runs.
         names: of the runs.
+        env_steps: that each was trained for.
     """
     elo = [
-        {"run": name, **dataclasses.asdict(each)} for name, each in zip(names, ratings, strict=True)
+        {"run": name, "env_steps": count, **dataclasses.asdict(each)}
+        for name, count, each in zip(names, env_steps, ratings, strict=True)
     ]
     return {"matches": [_payoff(match, names) for match in matches], "elo": elo}
 
@@ -45,14 +50,17 @@ def match_table(
     return table
 
 
-def elo_table(ratings: Sequence[Rating], names: Sequence[str]) -> rich.table.Table:
-    """Return the table of the ratings, the greatest first."""
+def elo_table(
+    ratings: Sequence[Rating], names: Sequence[str], env_steps: Sequence[int]
+) -> rich.table.Table:
+    """Return the table of the ratings, the greatest first; see `to_json`."""
     table = rich.table.Table(title="Elo, whose mean is 0")
-    for column in ("run", "Elo [95 % bootstrap interval]"):
+    for column in ("run", "Elo [95 % bootstrap interval]", "env steps"):
         table.add_column(column)
-    rated = zip(names, ratings, strict=True)
-    for name, each in sorted(rated, key=lambda pair: -pair[1].elo):
-        table.add_row(escaped(name), f"{each.elo:,.0f} [{each.low:,.0f}, {each.high:,.0f}]")
+    rated = zip(names, ratings, env_steps, strict=True)
+    for name, each, count in sorted(rated, key=lambda row: -row[1].elo):
+        rating = f"{each.elo:,.0f} [{each.low:,.0f}, {each.high:,.0f}]"
+        table.add_row(escaped(name), rating, f"{count:,}")
     return table
 
 

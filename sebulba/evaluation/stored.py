@@ -158,14 +158,29 @@ def parse_which(text: str) -> Which:
     raise ConfigError(f"checkpoint: expected latest, best or a learner cycle, got {text!r}")
 
 
-def parse_source(text: str) -> tuple[pathlib.Path, Which]:
+def parse_source(text: str, *, default: Which = "latest") -> tuple[pathlib.Path, Which]:
     """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
     name, at, checkpoint = text.rpartition("@")
     is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
     if not (at and is_checkpoint):  # a name of a directory may have an @
-        name, checkpoint = text, "latest"
+        name, checkpoint = text, str(default)
     path = pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
     return path, parse_which(checkpoint)
+
+
+def checkpoints_of(run_dir: str) -> list[str]:
+    """Return each checkpoint of a run as `RUN_DIR@CYCLE`, the first one first.
+
+    Raises:
+        ConfigError: there are less than two.
+    """
+    steps = steps_in(pathlib.Path(run_dir) / CHECKPOINTS)
+    if len(steps) < 2:
+        raise ConfigError(
+            f"--checkpoint all: expected a run with two or more checkpoints, got {len(steps)} in"
+            f" {run_dir}; checkpoint.interval_s and checkpoint.keep say which a run keeps"
+        )
+    return [f"{run_dir}@{step}" for step in steps]
 
 
 def exact_source(source: str, *, key: str) -> str:

@@ -64,6 +64,11 @@ class Run:
         parts = {tuple(key.split("/", 2)[:2]) for row in self.rows for key in row}
         return sorted(int(part[1]) for part in parts if part[0] == "remote_actor")
 
+    @property
+    def win_rates(self) -> list[str]:
+        """The columns with the win rates against each opponent in the pool of earlier versions."""
+        return sorted({key for row in self.rows for key in row if key.startswith("win_rate_")})
+
     def policy_lags(self) -> collections.Counter[int]:
         """Count the trajectories by their policy lag."""
         lags: collections.Counter[int] = collections.Counter()

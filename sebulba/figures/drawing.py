@@ -35,14 +35,15 @@ FORMATS = (".png", ".svg", ".pdf")
 
 Panel = tuple[str, str] | str
 """Columns `x` and `y` of the metrics to draw curves of, or the name of another panel."""
-TIME_SHARES, POLICY_LAG, REMOTE_ACTORS = "time", "lag", "remote_actors"
+TIME_SHARES, POLICY_LAG, WIN_RATES, REMOTE_ACTORS = "time", "lag", "win_rates", "remote_actors"
 PANELS: dict[str, Panel] = {
     "returns": ("env_steps", "episode_return_mean"),
     "returns_over_time": ("wall_time_s", "episode_return_mean"),
     "speed": ("env_steps", "steps_per_second"),
     TIME_SHARES: TIME_SHARES,
     POLICY_LAG: POLICY_LAG,
-    REMOTE_ACTORS: REMOTE_ACTORS,  # only if a run has them
+    WIN_RATES: WIN_RATES,  # only if a run has them, like the next one
+    REMOTE_ACTORS: REMOTE_ACTORS,
 }
 """The panels of the figure, by the names that `--panels` takes."""
 ALL_PANELS = tuple(PANELS.values())
@@ -90,7 +91,7 @@ _MIN_TAIL = 0.02  # of the axis; seeds never end at exactly the same env step
 _MIN_SHARE = 0.005  # less is not visible, and left out of the legend
 _BAR_LABEL_WIDTH, _LEGEND_LABEL_WIDTH = 22, 34  # characters
 _SUMMARY_WIDTH, _SEED_WIDTH = 2.0, 0.7  # points, of lines
-_ACTOR_WIDTH = 1.2  # points, of lines
+_ACTOR_WIDTH, _EXTREME_WIDTH = 1.2, 0.9  # points, of lines
 _LAG_WIDTH = 0.8  # learner cycles, all bars of one lag together
 
 
@@ -183,8 +184,11 @@ def draw(
         }
         for number, algorithm in enumerate(algorithms)
     }
-    if not any(run.remote_actors for group in groups for run in group.runs):
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.remote_actors for run in runs):
         panels = [panel for panel in panels if panel != REMOTE_ACTORS] or panels
+    if not any(run.win_rates for run in runs):
+        panels = [panel for panel in panels if panel != WIN_RATES] or panels
     curve_panels = [panel for panel in panels if isinstance(panel, tuple)]
     cells: list[tuple[Panel, str]] = [
         (each, name) for name in environments for each in curve_panels
@@ -209,6 +213,8 @@ def draw(
             _draw_time_shares(axes, groups)
         elif panel == REMOTE_ACTORS:
             _draw_remote_actors(axes, groups, styles)
+        elif panel == WIN_RATES:
+            _draw_win_rates(axes, groups, styles)
         else:
             _draw_lags(axes, groups, styles)
     _remove_repeated_labels(grid)
@@ -445,6 +451,30 @@ def _draw_lags(axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[
     axes.locator_params(axis="x", integer=True)
     axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def _draw_win_rates(
+    axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[str, Any]]
+) -> None:
+    """Draw each run's win rate against the pool: the mean over its places, and the extremes."""
+    axes.set_title("win rate against the pool; dotted: least, greatest", fontsize=10)
+    runs = [(group, run) for group in groups for run in group.runs if run.win_rates]
+    if not runs:
+        _say_no_data(axes)
+        return
+    for group, run in runs:
+        color = styles[group.algorithm]["color"]
+        rates = np.array([run.column(name) for name in run.win_rates])  # [places, rows]
+        is_row = np.isfinite(rates).all(axis=0)  # Rows of evaluations have none.
+        xs, rates = np.array(run.column("env_steps"))[is_row], rates[:, is_row]
+        axes.plot(xs, rates.mean(axis=0), linewidth=_ACTOR_WIDTH, **styles[group.algorithm])
+        for extreme in (rates.min(axis=0), rates.max(axis=0)):
+            axes.plot(xs, extreme, linewidth=_EXTREME_WIDTH, linestyle="dotted", color=color)
+    axes.set_xlabel(_AXIS_LABELS["env_steps"])
+    axes.set_ylabel("rate of games won, a draw is half a win")
+    axes.spines[["top", "right"]].set_visible(False)
+    _set_scales(axes)
+    axes.set_ylim(0.0, 1.0)
 
 
 def _draw_remote_actors(

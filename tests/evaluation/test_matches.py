@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import sys
 
 import jax
@@ -15,6 +16,7 @@ from sebulba.errors import ConfigError
 from sebulba.evaluation.matches import Match, elo_ratings, mean_and_margin, play_matches
 from sebulba.evaluation.stored import load_stored_policy
 from sebulba.run import training
+from sebulba.storage.checkpoints.restore import steps_in
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +113,26 @@ def test_the_command_rates_runs(run_dir, tmp_path, capsys):
     assert match["won"] + match["drawn"] + match["lost"] == 20
     assert [each["run"] for each in results["elo"]] == [str(run_dir)] * 2
     assert "Elo" in capsys.readouterr().out
+
+
+def test_the_command_rates_each_checkpoint_of_a_run(run_dir, tmp_path, capsys):
+    command = sys.modules[sebulba.evaluate.__module__]
+    flags = ["--checkpoint", "all", "--episodes", "20", "--json", str(tmp_path / "elo.json")]
+    options = command.parse([str(run_dir), *flags])
+    assert command.evaluate_to_exit_code(options) == 2
+    assert "expected a run with two or more checkpoints, got 1 in" in capsys.readouterr().err
+    path = shutil.copytree(run_dir, tmp_path / "run")
+    config = load_config(path / "config.yaml", ["--run-dir", str(path), "--resume", "latest"])
+    config = dataclasses.replace(
+        config, run=dataclasses.replace(config.run, total_env_steps=config.run.total_env_steps * 2)
+    )
+    assert training.train_to_exit_code(config) == 0
+    assert command.evaluate_to_exit_code(command.parse([str(path), *flags])) == 0
+    results = json.loads((tmp_path / "elo.json").read_text())
+    first, second = results["elo"]
+    assert [each["run"] for each in (first, second)] == [
+        f"{path}@{step}" for step in steps_in(path / "checkpoints")
+    ]
+    assert 100 <= first["env_steps"] < 200 <= second["env_steps"]
+    (match,) = results["matches"]
+    assert (match["run"], match["against"]) == (first["run"], second["run"])

@@ -19,6 +19,7 @@ from sebulba.figures.drawing import (
     save,
     tick_label,
 )
+from sebulba.figures.matches import draw_matches
 from sebulba_agents.config import PPOConfig
 from tests.run_directories import make_run
 
@@ -145,6 +146,39 @@ def test_each_remote_actor_is_a_line_with_a_dot_where_a_process_replaced_another
     (panel,) = draw_runs(path, panels=[PANELS["remote_actors"]]).axes[:1]
     lines = [[*zip(line.get_xdata(), line.get_ydata(), strict=True)] for line in panel.lines]
     assert lines == [[(200, 40), (300, 60)], [(300, 60)], [(200, 10), (300, 20)], []]
+
+
+def test_win_rates_against_the_pool_are_a_mean_and_its_extremes(tmp_path):
+    path = make_run(tmp_path / "run", returns=(0.0, 1.0, 2.0))
+    assert not any("win rate" in axes.get_title() for axes in draw_runs(path).axes)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row, rates in zip(rows, [(0.5, 0.5), None, (0.25, 0.75)], strict=True):
+        row.update({f"win_rate_{place}": rate for place, rate in enumerate(rates or ())})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert any("win rate" in axes.get_title() for axes in draw_runs(path).axes)
+    (panel,) = draw_runs(path, panels=[PANELS["win_rates"]]).axes[:1]
+    lines = [[*zip(line.get_xdata(), line.get_ydata(), strict=True)] for line in panel.lines]
+    assert lines == [
+        [(100, 0.5), (300, 0.5)],
+        [(100, 0.5), (300, 0.25)],
+        [(100, 0.5), (300, 0.75)],
+    ]
+
+
+def test_ratings_of_checkpoints_are_a_line_over_env_steps_beside_the_scores_of_pairs():
+    def rating(name, env_steps, elo):
+        return {"run": name, "env_steps": env_steps, "elo": elo, "low": elo - 5, "high": elo + 9}
+
+    results = {
+        "elo": [rating("a@9", 200, 20.0), rating("a@3", 100, -30.0), rating("b", 50, 10.0)],
+        "matches": [{"score": 0.9}, {"score": 0.6}, {"score": 0.3}],
+    }
+    ratings, payoffs = draw_matches(results).axes
+    lines = [[*zip(*each.lines[0].get_data(), strict=True)] for each in ratings.containers]
+    assert lines == [[(100, -30.0), (200, 20.0)], [(50, 10.0)]]
+    assert [each.get_text() for each in ratings.get_legend().get_texts()] == ["a", "b"]
+    scores = payoffs.images[0].get_array()
+    np.testing.assert_allclose(scores.filled(-1), [[-1, 0.9, 0.6], [0.1, -1, 0.3], [0.4, 0.7, -1]])
 
 
 def test_the_legend_covers_no_panel(tmp_path):
