@@ -135,6 +135,15 @@ class RenderedEnvironment(Protocol):
 
 
 @runtime_checkable
+class RenderedMoves(Protocol):
+    """An environment that can be rendered after each move of a step."""
+
+    def frames(self) -> list[np.ndarray]:
+        """Return the first environment's frames since the row before the latest, see `render`."""
+        ...
+
+
+@runtime_checkable
 class WholeState(Protocol):
     """An environment whose complete state can be read and set, also when stepped from Python."""
 

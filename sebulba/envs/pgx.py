@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pgx
 
 from sebulba.config import EnvConfig
@@ -27,6 +28,7 @@ Opponent = Callable[[Any, jax.Array], jax.Array]
 """`(state of the game, key) -> action`, int32 `[]`, of one game in which it is to move."""
 
 _AGENT = 0  # the agent's number among the players
+_ORANGE, _WHITE = np.array([255, 140, 0], np.uint8), np.array([255, 255, 255], np.uint8)
 _OPTIONS = (*OPTIONS, "max_episode_steps")
 _LEARNERS = ("self", "past")  # the opponents that move with the learner's networks
 
@@ -97,6 +99,19 @@ def _spaces_of(game: Any) -> tuple[jax.ShapeDtypeStruct, gymnasium.Space]:
     return observation, gymnasium.spaces.Discrete(int(game.num_actions))
 
 
+def _add_render(task: Any) -> None:
+    """Give a task `render` if its observation is a board: the stones of two players."""
+    if len(task.observation.shape) == 3 and task.observation.shape[-1] == 2:
+        task.render = _render_board
+
+
+def _render_board(state: Any) -> jax.Array:
+    """Return uint8 `[H, W, 3]`, one pixel per cell: the agent's stones orange, the others white."""
+    stones = state.observation  # of the player to move, and of the other one
+    stones = jnp.where(state.current_player == _AGENT, stones, stones[..., ::-1]).astype(jnp.uint8)
+    return stones[..., :1] * jnp.asarray(_ORANGE) + stones[..., 1:] * jnp.asarray(_WHITE)
+
+
 def play_at_random(state: Any, key: jax.Array) -> jax.Array:
     """Return a random legal action."""
     logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
@@ -142,6 +157,7 @@ class PgxGame:
     def __init__(self, game: Any):
         self._game = game
         self.observation, self.action_space = _spaces_of(game)
+        _add_render(self)
 
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
         """Start a game."""
@@ -174,6 +190,7 @@ class PgxTask:
         self._game = game
         self._opponent = opponent
         self.observation, self.action_space = _spaces_of(game)
+        _add_render(self)
 
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
         """Start a game, up to the agent's first turn."""

@@ -266,6 +266,7 @@ class GameInTurns:
         self._fixed: _FixedFunctions | None = None
         self._first_state: PyTree = None
         self.whole_state: TurnState | None = None
+        self._before_step: tuple[PyTree, np.ndarray] | None = None
 
     def play_against(self, name: str, opponent: Opponent, opponent_state: PyTree) -> None:
         """Have another opponent move; call it before the reset.
@@ -301,6 +302,8 @@ class GameInTurns:
         spaces.check_action(action, self.spec.action_space, self.num_envs)
         fixed = self._fixed
         step = self._functions.step_at_random_jitted if fixed is None else fixed.step_jitted
+        assert self.whole_state is not None
+        self._before_step = self.whole_state.plies, action
         self.whole_state, row = step(self.whole_state, action)
         return jax.tree.map(np.array, row)
 
@@ -327,6 +330,20 @@ class GameInTurns:
         if self.whole_state is not None:
             self._plies.whole_state = self.whole_state.plies
         return self._plies.render()
+
+    def frames(self) -> list[np.ndarray]:
+        """Return the first game's frames after the player's move and after the opponent's replies.
+
+        One frame if there was no reply, or no step yet.
+        """
+        last = self.render()
+        if self._before_step is None:
+            return [last]
+        # The step has not kept the game between the moves of both.
+        self._plies.whole_state, action = self._before_step
+        self._plies.step(action)
+        between = self._plies.render()
+        return [last] if np.array_equal(between, last) else [between, last]
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sebulba.envs.base import Environment, FusedEnvironment, RenderedEnvironment
+from sebulba.envs.base import Environment, FusedEnvironment, RenderedEnvironment, RenderedMoves
 from sebulba.envs.lookup import first_line
 from sebulba.errors import ConfigError
 from sebulba.evaluation.video import INSTALL
@@ -18,8 +18,8 @@ _MAX_FRAMES = 30_000
 class Recording:
     """An environment wrapper that records the first environment's first episodes.
 
-    An episode of `n` env steps has `n + 1` frames, the first one from its reset. That of several
-    players ends with the last of them.
+    An episode of `n` env steps has `n + 1` frames, the first one from its reset, and more if it
+    shows several moves of a step. That of several players ends with the last of them.
     """
 
     def __init__(self, environment: Environment, *, episodes: int, max_frames: int = _MAX_FRAMES):
@@ -72,18 +72,22 @@ class Recording:
             yield np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape)
 
     def _record(self, env_step: EnvStep) -> None:
-        if len(self._frames) == self._max_frames:
+        if len(self._frames) >= self._max_frames:
             self.is_truncated, self._episodes_left = True, 0
             return
-        frame = np.ascontiguousarray(self._render())
-        # Compression takes an Atari frame from 100 KiB to 3 KiB, so long episodes fit into memory.
-        self._frames.append((frame.shape, zlib.compress(frame.tobytes(), level=1)))
+        for frame in self._render():
+            # Compression takes an Atari frame from 100 KiB to 3 KiB, so long episodes fit into
+            # memory.
+            data = np.ascontiguousarray(frame).tobytes()
+            self._frames.append((frame.shape, zlib.compress(data, level=1)))
         over = env_step.done if env_step.episode_over is None else env_step.episode_over
         self._episodes_left -= int(over[: self.spec.num_players].all())
 
-    def _render(self) -> np.ndarray:
+    def _render(self) -> list[np.ndarray]:
+        environment = self._environment
         try:
-            frame = self._environment.render()
+            is_of_moves = isinstance(environment, RenderedMoves)
+            frames = environment.frames() if is_of_moves else [environment.render()]
         except ConfigError:
             raise
         # Renderers raise errors of any type if a display, driver or package is missing.
@@ -92,7 +96,10 @@ class Recording:
                 f"video: rendering failed: {first_line(error)}. Packages: {INSTALL}; for MuJoCo"
                 " also 'sebulba[mujoco]', with MUJOCO_GL=egl on a machine without a display"
             ) from error
-        if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
-            got = "None" if frame is None else f"{frame.dtype}{list(frame.shape)}"
-            raise ConfigError(f"video: expected a frame uint8[H, W, 3], got {got}; fix render()")
-        return frame
+        for frame in frames:
+            if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[-1] != 3:
+                got = "None" if frame is None else f"{frame.dtype}{list(frame.shape)}"
+                raise ConfigError(
+                    f"video: expected a frame uint8[H, W, 3], got {got}; fix render()"
+                )
+        return frames

@@ -89,6 +89,18 @@ def test_games_are_played_in_turns_with_the_rewards_of_pgx(name):
     assert finished > 0 and starts
 
 
+@pytest.mark.parametrize("opponent", ["random", "self"])
+def test_a_board_shows_the_stones_of_both_players(opponent):
+    environment, rng = make("connect_four", opponent=opponent, num_envs=4), np.random.default_rng(0)
+    row = environment.reset()
+    for _ in range(3):
+        row = environment.step(random_legal(row, rng))
+    frame, stones = environment.render(), row.observation[0].astype(bool)
+    assert not row.done[0] and stones.any(axis=(0, 1)).all()
+    np.testing.assert_array_equal((frame == [255, 140, 0]).all(axis=-1), stones[..., 0])
+    np.testing.assert_array_equal((frame == 255).all(axis=-1), stones[..., 1])
+
+
 @pytest.mark.parametrize(
     ("moves", "best"),
     [

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from sebulba.evaluation import rendering, video
 from sebulba.evaluation.recording import Recording
 from sebulba.evaluation.rendering import check_rendering, with_rendering
 from sebulba.evaluation.video import check_format, write_video
+from tests.envs.test_turns import Turns
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -167,3 +169,24 @@ def test_recording_does_not_change_the_stream():
     recorded = Recording(make_environment(with_rendering(env), num_envs=2, seed=5), episodes=1)
     for act in (lambda e: e.reset(), *[lambda e: e.step(np.array([0, 1], np.int32))] * 20):
         jax.tree.map(np.testing.assert_array_equal, act(plain), act(recorded))
+
+
+class Shown(Turns):
+    """Shows how many moves both players have made."""
+
+    def render(self, state):
+        return jnp.full((1, 1, 3), state[0], jnp.uint8)
+
+
+def test_a_video_of_a_game_in_turns_shows_the_moves_of_both_players():
+    env = EnvConfig(suite="jax", id=f"{__name__}:Shown", options={"moves": 3})
+    starts = []
+    for seed in (0, 1, 2, 3):
+        recording = Recording(make_environment(env, num_envs=1, seed=seed), episodes=1)
+        recording.reset()
+        for _ in range(5):
+            recording.step(np.zeros(1, np.int32))
+        counts = [int(frame[0, 0, 0]) for frame in recording.frames()]
+        starts.append(counts[0])  # 1 after a move of an opponent that begins
+        assert counts == list(range(counts[0], 7))
+    assert set(starts) == {0, 1}
