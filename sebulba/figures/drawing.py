@@ -278,12 +278,13 @@ def _draw_curves(
     if not any(measured):
         _say_no_data(axes)
         return
-    _set_scales(axes)
+    set_scales(axes)
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
 
 
-def _set_scales(axes: "Axes") -> None:
+def set_scales(axes: "Axes") -> None:
+    """Add a grid, and ticks such as 2.5M to an axis from 0."""
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=6)
@@ -471,9 +472,9 @@ def _draw_win_rates(
         for extreme in (rates.min(axis=0), rates.max(axis=0)):
             axes.plot(xs, extreme, linewidth=_EXTREME_WIDTH, linestyle="dotted", color=color)
     axes.set_xlabel(_AXIS_LABELS["env_steps"])
-    axes.set_ylabel("rate of games won, a draw is half a win")
+    axes.set_ylabel("share of games won")
     axes.spines[["top", "right"]].set_visible(False)
-    _set_scales(axes)
+    set_scales(axes)
     axes.set_ylim(0.0, 1.0)
 
 
@@ -501,5 +502,5 @@ def _draw_remote_actors(
     axes.set_xlabel(_AXIS_LABELS["env_steps"])
     axes.set_ylabel(_AXIS_LABELS["steps_per_second"])
     axes.spines[["top", "right"]].set_visible(False)
-    _set_scales(axes)
+    set_scales(axes)
     axes.set_ylim(bottom=0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sebulba.errors import ConfigError
 from sebulba.figures.curves import read_json
-from sebulba.figures.drawing import COLOURS, save
+from sebulba.figures.drawing import COLOURS, save, set_scales
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,8 +84,7 @@ def _draw_ratings(axes: "Axes", ratings: list[dict[str, Any]]) -> None:
     axes.set_title("Elo and its 95 % interval; the mean is 0", fontsize=10)
     axes.set_xlabel("env steps")
     axes.set_ylabel("Elo")
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.25, linewidth=0.6)
+    set_scales(axes)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
 
