@@ -8,7 +8,7 @@ opponents as the game that needs the most.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.config import EnvConfig
 from sebulba.envs import spaces
 from sebulba.envs.base import FusedEnvironment, Opponent, StepInTurns, TraceableStep
 from sebulba.envs.final_rows import where_row
@@ -84,6 +85,20 @@ def take_opponents(options: dict[str, Any]) -> Opponents | str | None:
     if kind not in _KINDS:
         return kind
     return Opponents(**pool) if kind == "past" else Opponents()
+
+
+def without_unused_pool(env: EnvConfig, of_run: Mapping[str, Any]) -> EnvConfig:
+    """Return the config of a game against another opponent without the run's settings of its pool.
+
+    Args:
+        env: with the other opponent.
+        of_run: `env.options` of the run.
+    """
+    if of_run.get("opponent") != "past" or env.options.get("opponent") == "past":
+        return env
+    unused = [name for name in _DEFAULT_POOL if env.options.get(name) == of_run.get(name)]
+    kept = {name: value for name, value in env.options.items() if name not in unused}
+    return dataclasses.replace(env, options=kept)
 
 
 @pytree_dataclass

@@ -19,7 +19,7 @@ from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec, num_actors_of_host
 from sebulba.devices.roles import check_platforms, num_actor_devices
 from sebulba.envs import make_environment, without_workers
-from sebulba.envs.turns import is_run
+from sebulba.envs.turns import is_run, without_unused_pool
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.process import program
 from sebulba.references import refuse_references
@@ -100,6 +100,9 @@ def read_config(
         config = load_config(path, overrides)
     else:  # of a command, which is given no objects
         config = load_config(path, env)
+    if env:
+        of_run = read_config(run_dir, agent=agent, environment=environment).env.options
+        config = dataclasses.replace(config, env=without_unused_pool(config.env, of_run))
     opponent = config.env.options.get("opponent")
     if not imports and is_run(opponent):  # Its policy is loaded when a game begins.
         of_opponent = parse_source(opponent)[0] / CONFIG
@@ -299,8 +302,9 @@ def with_env_options(stored: StoredPolicy, options: Mapping[str, Any]) -> Stored
         stored: the policy.
         options: the arguments that replace the run's, by name.
     """
-    env = stored.config.env
-    env = dataclasses.replace(env, options={**env.options, **options})
+    of_run = stored.config.env
+    env = dataclasses.replace(of_run, options={**of_run.options, **options})
+    env = without_unused_pool(env, of_run.options)
     return dataclasses.replace(stored, config=dataclasses.replace(stored.config, env=env))
 
 

@@ -132,7 +132,9 @@ def test_a_loaded_policy_is_the_players(tmp_path, opponent):
     assert 0 <= exploitability(bets_of(policy.stored.agent, policy.stored.networks)) < 1
     result = sebulba.evaluate(policy, episodes=20)
     assert result.protocol["settings"]["opponent"] == "random"
-    other = {"opponent": "random", "pool_size": None, "pool_every": None}
+    # Settings of a pool that the other opponent does not have are left out.
+    other = {"opponent": "random"}
+    assert len(sebulba.evaluate(policy, episodes=8, env_options=other).returns) == 8
     loaded = sebulba.load_policy(config.run_dir, env_options=other).stored.networks
     chex.assert_trees_all_equal(loaded, policy.stored.networks)
 
