@@ -11,30 +11,41 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from typing import Any
 
 
-def learn(config: str, seed: int, arguments: list[str]) -> dict:
+def train(config: str, seeds: Sequence[int], arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """Train with some seeds in one process; return the contents of each seed's `summary.json`.
+
+    Raises:
+        RuntimeError: the process failed; the message has what it printed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = pathlib.Path(folder) / "run"
+        command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
+        command += [f"--seeds={','.join(map(str, seeds))}", *arguments]
+        run = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+        if run.returncode:
+            raise RuntimeError(
+                f"expected exit code 0, got {run.returncode}: {' '.join(command)}\n{run.stderr}"
+            )
+        paths = [run_dir / f"seed-{seed}" / "summary.json" for seed in seeds]
+        return [json.loads(path.read_text()) for path in paths]
+
+
+def learn(config: str, seed: int, arguments: Sequence[str]) -> dict[str, Any]:
     """Train with one seed; return env steps, seconds, and the best and final mean return.
 
     Raises:
         RuntimeError: the run failed; the message has what it printed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = pathlib.Path(folder) / "run"
-        command = [sys.executable, "-m", "sebulba.train", config, "--seed", str(seed)]
-        command += ["--run-dir", str(run_dir), *arguments]
-        started = time.perf_counter()
-        run = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
-        wall_time_s = time.perf_counter() - started
-        if run.returncode:
-            raise RuntimeError(
-                f"expected exit code 0, got {run.returncode}: {' '.join(command)}\n{run.stderr}"
-            )
-        summary = json.loads((run_dir / "summary.json").read_text())
+    started = time.perf_counter()
+    (summary,) = train(config, [seed], arguments)
     return {
         "seed": seed,
         "env_steps": summary["env_steps"],
-        "process_s": round(wall_time_s, 1),
+        "process_s": round(time.perf_counter() - started, 1),
         "best_return": summary["best_episode_return_mean"],
         "final_return": summary["final_episode_return_mean"],
     }
