@@ -44,10 +44,16 @@ class Task:
     has_goal: bool = True  # that of the agent's config
 
 
-_JAX_STEPS = {"ppo": 500_000, "r2d2": 100_000}
-
-
-def _delayed(env: Mapping[str, Any], delay: int, rows: int, learned: int, batch: int) -> Task:
+def _delayed(
+    env: Mapping[str, Any],
+    delay: int,
+    *,
+    rows: int,
+    learned: int,
+    batch: int,
+    ppo_steps: int = 500_000,
+    r2d2_steps: int = 100_000,
+) -> Task:
     """Return a task whose answer pays `delay` steps after the cue.
 
     Args:
@@ -56,13 +62,15 @@ def _delayed(env: Mapping[str, Any], delay: int, rows: int, learned: int, batch:
         rows: env steps of a trajectory of PPO.
         learned: transitions of a sequence that R2D2 learns from.
         batch: sequences of an update of R2D2.
+        ppo_steps: env steps of PPO, at most.
+        r2d2_steps: env steps of R2D2, at most.
     """
     sequences = {"agent.learn_length": learned, "agent.batch_size": batch}
     sequences["agent.min_replay_rows"] = max(1_000, 32 * learned)
     return Task(
         env=env,
         memory_length=delay + 4,
-        env_steps=_JAX_STEPS,
+        env_steps={"ppo": ppo_steps, "r2d2": r2d2_steps},
         settings={"ppo": {"actor.trajectory_length": rows}, "r2d2": sequences},
     )
 
@@ -72,13 +80,13 @@ def _recall(delay: int, **sizes: int) -> Task:
     return _delayed(env, delay, **sizes)
 
 
-def _popgym(name: str) -> Task:
+def _popgym(name: str, env_steps: int) -> Task:
     """Return a task of POPGym, with the trajectories and the memory of `ppo_recall_100`."""
     sizes = {"actor.threads_per_device": 1, "actor.trajectory_length": 128}
     return Task(
         env={"suite": "gymnasium", "id": f"popgym:popgym-{name}-v0"},
         memory_length=104,
-        env_steps={"ppo": 300_000},
+        env_steps={"ppo": env_steps},
         settings={"ppo": sizes},
         has_goal=False,
     )
@@ -91,13 +99,13 @@ TASKS: dict[str, Task] = {
     "Recall, 30 steps": _recall(30, rows=64, learned=48, batch=16),
     "Recall, 100 steps": _recall(100, **_HUNDRED),
     "MemoryChain, 100 steps": _delayed(_CHAIN, 100, **_HUNDRED),
-    "Recall, 300 steps": _recall(300, rows=384, learned=384, batch=4),
+    "Recall, 300 steps": _recall(300, rows=384, learned=384, batch=4, ppo_steps=300_000),
     # They differ in what is to be remembered: the last cards, all cards in reverse order, numbers
     # of cards, and velocities under noise.
-    "RepeatPreviousEasy": _popgym("RepeatPreviousEasy"),
-    "AutoencodeEasy": _popgym("AutoencodeEasy"),
-    "CountRecallEasy": _popgym("CountRecallEasy"),
-    "NoisyPositionOnlyCartPoleEasy": _popgym("NoisyPositionOnlyCartPoleEasy"),
+    "RepeatPreviousEasy": _popgym("RepeatPreviousEasy", 300_000),
+    "AutoencodeEasy": _popgym("AutoencodeEasy", 150_000),
+    "CountRecallEasy": _popgym("CountRecallEasy", 150_000),
+    "NoisyPositionOnlyCartPoleEasy": _popgym("NoisyPositionOnlyCartPoleEasy", 150_000),
 }
 
 
