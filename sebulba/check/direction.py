@@ -19,6 +19,9 @@ from sebulba.check.training import Trainer, in_steps, mean_component
 from sebulba.types import Networks
 
 _NUM_UPDATES = 40
+# Action values have to change more than probabilities, before a greedy action changes. Values that
+# move away from their targets end up anywhere, but begin in the wrong direction.
+_NUMS_OF_UPDATES = (_NUM_UPDATES, 4 * _NUM_UPDATES, 3, 10)
 _ENTROPY_COST = 10.0  # far above any other term of the loss
 _MIN_CHANGE_OF_SHARE = 0.1  # of greedy actions; also of a probability, and of a mean action
 _MIN_TIMES_TAKEN = 4  # of an action that is rewarded
@@ -69,23 +72,22 @@ def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[Answer, Networks]:
     result, trained = _reward_and_compare(trainer, wanted, trainer.sensitivity.networks)
     if result.status == "fail":
         start = trainer.sensitivity.networks_of(1)
-        other, _ = _reward_and_compare(trainer, wanted, start, is_defence=True)
+        other, _ = _reward_and_compare(trainer, wanted, start)
         if other.status == "pass":
             return unclear(f"with other networks, {other.detail}"), trained
     return result, trained
 
 
-def _reward_and_compare(
-    trainer: Trainer, wanted: Any, start: Networks, *, is_defence: bool = False
-) -> tuple[Answer, Networks]:
-    """Return the answer from one start, and the networks after learning.
+def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple[Answer, Networks]:
+    """Return the answer from one start, and the networks after rewards.
+
+    An action that is rewarded has to be liked better than one that is penalised: other terms of the
+    loss, such as an entropy bonus, change both.
 
     Args:
         trainer: learns.
         wanted: the rewarded action; None: the mean component is the reward.
         start: the networks before.
-        is_defence: the answer is held against an accusation, so liking that grows by chance is not
-            enough: it has to grow more than with penalties.
     """
 
     def reward(item: RecordedTrajectory) -> np.ndarray:
@@ -104,29 +106,27 @@ def _reward_and_compare(
                 return float(np.exp(log_prob).mean())
         return float(_equals(action, wanted).mean())
 
-    before = liking(start)
-    # Action values have to change more than probabilities, before a greedy action changes.
-    for num_updates in (_NUM_UPDATES, 4 * _NUM_UPDATES):
-        items = in_steps(trainer.sensitivity.items, reward)
-        trained = trainer.train(items, start, num_updates=num_updates)
-        after = liking(trained)
-        if after - before >= _MIN_CHANGE_OF_SHARE:
-            break
+    def trained(sign: float, num_updates: int) -> Networks:
+        items = in_steps(trainer.sensitivity.items, lambda item: sign * reward(item))
+        return trainer.train(items, start, num_updates=num_updates)
+
     what = "the mean of greedy actions" if wanted is None else f"action {wanted}"
-    detail = f"{what}: {before:.3f} before, {after:.3f} after {num_updates} rewarding updates"
-    if abs(after - before) < _MIN_CHANGE_OF_SHARE:
-        return unclear(detail), trained
-    if after > before and not is_defence:
-        return passed(detail), trained
-    # Other terms of the loss may lower it as well, such as an entropy bonus.
-    items = in_steps(trainer.sensitivity.items, lambda item: -reward(item))
-    penalised = liking(trainer.train(items, start, num_updates=num_updates))
-    if after - penalised >= _MIN_CHANGE_OF_SHARE:
-        return passed(f"{detail}, {penalised:.3f} after penalties"), trained
+    wrong, after_rewards = "", {}
+    for num_updates in _NUMS_OF_UPDATES:
+        rewarded = after_rewards[num_updates] = trained(1.0, num_updates)
+        after, penalised = liking(rewarded), liking(trained(-1.0, num_updates))
+        detail = f"{after:.3f} after {num_updates} rewarding updates, {penalised:.3f} after"
+        if after - penalised >= _MIN_CHANGE_OF_SHARE:
+            return passed(f"{what}: {detail} penalising ones"), rewarded
+        if penalised - after >= _MIN_CHANGE_OF_SHARE:
+            wrong = wrong or f"got {detail} as many that penalise it"
+    most_updates = max(after_rewards)
+    if not wrong:
+        return unclear(f"{what}: {detail} penalising ones"), after_rewards[most_updates]
     return failed(
-        f"networks (updates 0 … {num_updates - 1}): expected {what} to grow when rewarded, got"
-        f" {after:.3f} after {before:.3f}"
-    ), trained
+        f"networks (updates 0 … {most_updates - 1}): expected {what} to be more frequent when"
+        f" rewarded than when penalised, {wrong}"
+    ), after_rewards[most_updates]
 
 
 def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
@@ -179,14 +179,14 @@ PREFERENCE = Question(
     property="rewarded actions become more likely",
     needs=Needs.TRAINING,
     perturbs=(
-        f"rewards one action, in episodes of one step, and trains for {_NUM_UPDATES} updates, or "
-        "four times as many"
+        f"rewards or penalises one action, in episodes of one step, and trains for {_NUM_UPDATES} "
+        "updates, four times as many, or a few"
     ),
     proof=f"the loss learns from {_MIN_TIMES_TAKEN} actions of two kinds",
-    expects="its probability, or its share of greedy actions, to grow",
+    expects="its probability, or its share of greedy actions, to be greater with rewards",
     bound=(
-        f"{_MIN_CHANGE_OF_SHARE:g}: one row of ten. Less is unclear, and a fall is held against "
-        "other networks and against penalties"
+        f"{_MIN_CHANGE_OF_SHARE:g}: one row of ten. Less is unclear, and a smaller share is held "
+        "against other networks"
     ),
     likely_cause="a sign in the policy's loss, in the TD error or in the target",
 )

@@ -101,7 +101,7 @@ MISTAKES = {
         module=_RETURNS,
         before="-jnp.sum(weights * ",
         after="jnp.sum(weights * ",
-        question=None,  # `preference` passes: the action is taken more often all the same
+        question="preference",
     ),
     "priorities are the same for all": Mistake(
         module=_RETURNS,

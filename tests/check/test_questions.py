@@ -62,17 +62,36 @@ def test_an_action_of_several_choices_is_legal_if_all_of_them_are():
     assert legal.tolist() == [[True, False, False]]
 
 
-@pytest.mark.parametrize(("num_taken", "status"), [(1, "unclear"), (2, "fail")])
-def test_a_greedy_action_that_changes_in_one_row_is_no_preference(num_taken, status):
-    """Networks are the number of rows of 16 whose greedy action is the rewarded one."""
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        ({40: (1, 0), 160: (1, 0), 3: (0, 0), 10: (1, 0)}, "unclear"),  # one row of 16 changes
+        ({40: (0, 1), 160: (0, 1), 3: (0, 0), 10: (0, 1)}, "unclear"),
+        ({40: (2, 0)}, "pass"),
+        ({40: (0, 0), 160: (2, 0)}, "pass"),
+        ({40: (0, 2), 160: (9, 0)}, "pass"),  # it learned slowly
+        ({40: (9, 9), 160: (9, 9), 3: (0, 0), 10: (0, 0)}, "unclear"),  # whatever the reward is
+        ({40: (9, 9), 160: (9, 9), 3: (0, 2), 10: (0, 0)}, "fail"),  # it began in the wrong way
+        ({40: (0, 2), 160: (0, 0), 3: (0, 0), 10: (0, 0)}, "fail"),
+    ],
+)
+def test_an_action_has_to_be_preferred_in_two_rows_more_with_rewards_than_with_penalties(
+    after, status, monkeypatch
+):
+    """Networks are the number of rows of 16 whose greedy action is the rewarded one.
+
+    `after` has those after rewards and after penalties, by the number of updates.
+    """
 
     def acted(networks):
         return (np.arange(16) < networks).astype(np.int32)[:, None], []
 
+    item = types.SimpleNamespace(trajectory=types.SimpleNamespace(action=np.ones((1, 1), np.int32)))
+    monkeypatch.setattr(direction, "in_steps", lambda items, reward: reward(item).item())
     trainer = types.SimpleNamespace(
         policy=types.SimpleNamespace(acted=acted),
-        sensitivity=types.SimpleNamespace(items=[], networks=num_taken, networks_of=lambda _: 2),
-        train=lambda items, start, *, num_updates: 0,
+        sensitivity=types.SimpleNamespace(items=[], networks=0, networks_of=lambda _: 0),
+        train=lambda reward, start, *, num_updates: after[num_updates][0 if reward > 0.0 else 1],
     )
     answer, _ = direction._reward_twice(trainer, 1)
     assert answer.status == status
