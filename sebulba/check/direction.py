@@ -79,7 +79,7 @@ def _reward_twice(trainer: Trainer, wanted: Any) -> tuple[Answer, Networks]:
 
 
 def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple[Answer, Networks]:
-    """Return the answer from one start, and the networks after rewards.
+    """Return the answer from one start, and the networks after most updates with rewards.
 
     An action that is rewarded has to be liked better than one that is penalised: other terms of the
     loss, such as an entropy bonus, change both.
@@ -111,22 +111,23 @@ def _reward_and_compare(trainer: Trainer, wanted: Any, start: Networks) -> tuple
         return trainer.train(items, start, num_updates=num_updates)
 
     what = "the mean of greedy actions" if wanted is None else f"action {wanted}"
-    wrong, after_rewards = "", {}
+    wrong, most_updates, networks = "", 0, start
     for num_updates in _NUMS_OF_UPDATES:
-        rewarded = after_rewards[num_updates] = trained(1.0, num_updates)
+        rewarded = trained(1.0, num_updates)
+        if num_updates > most_updates:
+            most_updates, networks = num_updates, rewarded
         after, penalised = liking(rewarded), liking(trained(-1.0, num_updates))
         detail = f"{after:.3f} after {num_updates} rewarding updates, {penalised:.3f} after"
         if after - penalised >= _MIN_CHANGE_OF_SHARE:
-            return passed(f"{what}: {detail} penalising ones"), rewarded
+            return passed(f"{what}: {detail} penalising ones"), networks
         if penalised - after >= _MIN_CHANGE_OF_SHARE:
             wrong = wrong or f"got {detail} as many that penalise it"
-    most_updates = max(after_rewards)
     if not wrong:
-        return unclear(f"{what}: {detail} penalising ones"), after_rewards[most_updates]
+        return unclear(f"{what}: {detail} penalising ones"), networks
     return failed(
         f"networks (updates 0 … {most_updates - 1}): expected {what} to be more frequent when"
         f" rewarded than when penalised, {wrong}"
-    ), after_rewards[most_updates]
+    ), networks
 
 
 def _equals(action: np.ndarray, wanted: Any) -> np.ndarray:
