@@ -77,3 +77,16 @@ def test_seeds_are_trained_and_what_each_reached_is_read():
     changes = memory.overrides(task, "ppo", "gru") | {"run.total_env_steps": 2_000}
     summaries = learning.train("ppo_recall", (1, 2), memory.as_flags(changes))
     assert [each["env_steps"] >= 2_000 for each in summaries] == [True, True]
+
+
+def test_the_page_has_the_table_of_the_records():
+    records = json.loads(memory.RECORDS.read_text())
+    page = memory.RECORDS.parent.parent / "docs" / "memory.md"
+    assert memory.table(records) in page.read_text()
+    seeds = {
+        tuple(run["seeds"])
+        for task in records.values()
+        for agent in task.values()
+        for run in agent.values()
+    }
+    assert seeds == {memory.SEEDS}
