@@ -16,15 +16,18 @@ from typing import Any
 
 
 def train(config: str, seeds: Sequence[int], arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Train with some seeds in one process; return the contents of each seed's `summary.json`.
+    """Train with some seeds, compiled once; return the contents of each seed's `summary.json`.
 
     Raises:
         RuntimeError: the process failed; the message has what it printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         run_dir = pathlib.Path(folder) / "run"
-        command = [sys.executable, "-m", "sebulba.train", config, "--run-dir", str(run_dir)]
-        command += [f"--seeds={','.join(map(str, seeds))}", *arguments]
+        if len(seeds) == 1:  # with `--seeds`, a run is a second process
+            flags = ["--seed", str(seeds[0]), "--run-dir", str(run_dir / f"seed-{seeds[0]}")]
+        else:
+            flags = [f"--seeds={','.join(map(str, seeds))}", "--run-dir", str(run_dir)]
+        command = [sys.executable, "-m", "sebulba.train", config, *flags, *arguments]
         run = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
         if run.returncode:
             raise RuntimeError(
