@@ -180,7 +180,7 @@ def checkpoints_of(run_dir: str) -> list[str]:
     steps = steps_in(pathlib.Path(run_dir) / CHECKPOINTS)
     if len(steps) < 2:
         raise ConfigError(
-            f"--checkpoint all: expected a run with two or more checkpoints, got {len(steps)} in"
+            f"checkpoint all: expected a run with two or more checkpoints, got {len(steps)} in"
             f" {run_dir}; checkpoint.interval_s and checkpoint.keep say which a run keeps"
         )
     return [f"{run_dir}@{step}" for step in steps]

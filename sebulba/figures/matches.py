@@ -37,8 +37,8 @@ def plot_matches(path: str | pathlib.Path, output: str | pathlib.Path) -> None:
     if results is None or not {"matches", "elo"} <= results.keys():
         got = "no such file" if results is None else "a file of something else"
         raise ConfigError(
-            f"--matches: expected the --json of an evaluation of several runs or checkpoints,"
-            f" got {path}, {got}"
+            f"expected the JSON file of an evaluation of several runs or checkpoints, got {path},"
+            f" {got}"
         )
     save(draw_matches(results), output)
 
