@@ -50,6 +50,7 @@ SETTINGS = {
     },
 }
 SLOW = ("gumbel_muzero", "r2d2", "rainbow")  # to compile
+SLOW += ("a2c", "policy_gradient", "pqn", "skills")  # whose layers are those of the others
 
 
 def loss_of(name):

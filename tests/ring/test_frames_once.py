@@ -56,8 +56,12 @@ def networks_of(config, mode):
         pytest.param(make_config(cycle="stepped"), "serial", id="stepped"),
         pytest.param(make_config(), "anakin", id="one program"),
         pytest.param(make_config(num_learner_devices=2), "serial", id="two learner devices"),
-        pytest.param(make_config(stacked(lives=True)), "serial", id="lives"),
-        pytest.param(make_config(stacked(fill="zeros")), "serial", id="zeros"),
+        pytest.param(
+            make_config(stacked(lives=True)), "serial", id="lives", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            make_config(stacked(fill="zeros")), "serial", id="zeros", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_trajectories_that_hold_each_frame_once_give_the_same_networks(config, mode, monkeypatch):

@@ -164,7 +164,7 @@ def test_a_function_and_its_transpose_may_be_of_any_trees():
 IMAGE = (40, 40, 2)
 NETWORKS = {"mlp": (6,), "relu_mlp": (6,), "small": (8, 8, 2), "deep": (6, 6, 2)}
 NETWORKS |= {"shallow": IMAGE, "dqn": IMAGE}
-SLOW = ("deep",)  # to compile
+SLOW = ("deep", "shallow", "dqn")  # to compile
 
 
 @pytest.mark.parametrize(
