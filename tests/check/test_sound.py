@@ -198,6 +198,7 @@ SOUND = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lenient_jax")  # people write agents without JAX at its strictest
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_agent_is_not_accused(name, seed):
