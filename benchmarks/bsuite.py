@@ -199,13 +199,6 @@ def _cell(found: Mapping[str, Any] | None) -> str:
     return f"{found['score']:.2f} ({numbers})"
 
 
-def write_page(page: pathlib.Path, records: Mapping[str, Any]) -> None:
-    """Replace the table of a page by that of the records."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{table(records)}\n\n{END}{after}")
-
-
 def main() -> None:
     """Train, score, and write the records."""
     all_names = [name for names in EXPERIMENTS.values() for name in names]
@@ -230,7 +223,7 @@ def main() -> None:
             chosen += [ids[i] for i in numbers if i < len(ids)]
         measure(arguments.agent, chosen, records, arguments.json, seed=arguments.seed)
     if arguments.page is not None:
-        write_page(arguments.page, records)
+        harness.replace_between(arguments.page, BEGIN, END, table(records))
 
 
 if __name__ == "__main__":

@@ -160,10 +160,7 @@ def main() -> None:
             print(json.dumps({"agent": agent, **runs[-1]}), flush=True)
             arguments.json.write_text(json.dumps(records, indent=1) + "\n")
     if arguments.page is not None:
-        page = arguments.page.read_text()
-        before, _, rest = page.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        arguments.page.write_text(f"{before}{BEGIN}\n\n{tables(records)}\n\n{END}{after}")
+        harness.replace_between(arguments.page, BEGIN, END, tables(records))
 
 
 if __name__ == "__main__":

@@ -319,13 +319,6 @@ def _result_cell(row: Mapping[str, Any]) -> str:
     return row["outcome"] if not message else f"{row['outcome']}: {message}"
 
 
-def write_page(page: pathlib.Path, records: Mapping[str, Any]) -> None:
-    """Replace the table of a page by that of the records."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{table(records)}\n\n{END}{after}")
-
-
 def main() -> None:
     """Measure the chosen families, or train in one environment for the process that measures."""
     parser = argparse.ArgumentParser(
@@ -348,7 +341,7 @@ def main() -> None:
     ]
     measure(families, records, arguments.json)
     if arguments.page is not None:
-        write_page(arguments.page, records)
+        harness.replace_between(arguments.page, BEGIN, END, table(records))
 
 
 if __name__ == "__main__":

@@ -210,6 +210,13 @@ def _commit() -> str:
     return run.stdout.strip()
 
 
+def replace_between(page: pathlib.Path, begin: str, end: str, text: str) -> None:
+    """Replace what a page has between two marks; they are added at its end if it has none."""
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
 def _repeats(text: str) -> int:
     repeats = int(text)
     if repeats < MIN_REPEATS:

@@ -43,9 +43,9 @@ environment to one environment. One that wants to know takes `purpose`, and `env
 of its first environment, see `sebulba.envs.identity`.
 """
 
-IN_TURNS = ("jax", "pgx")
-"""The suites with games in turns."""
-_WITHOUT_TURNS = frozenset(SUITES) - frozenset(IN_TURNS)
+SUITES_IN_TURNS = ("jax", "pgx")
+"""Those with games in turns."""
+_WITHOUT_TURNS = frozenset(SUITES) - frozenset(SUITES_IN_TURNS)
 
 PACKAGES: dict[str, str] = {
     "ale": "ale-py",
@@ -91,7 +91,7 @@ def make_environment(
     if config.options.get("opponent") in ("self", "past") and config.suite in _WITHOUT_TURNS:
         raise ConfigError(
             f"env.options.opponent: expected no {config.options['opponent']} in {config.suite}; the"
-            f" suites with games in turns against the learner are {' and '.join(IN_TURNS)}"
+            f" suites with games in turns against the learner are {' and '.join(SUITES_IN_TURNS)}"
         )
     if num_envs < 1:
         raise ConfigError(f"actor.num_envs: expected at least 1, got {num_envs}")

@@ -244,10 +244,10 @@ _fixed_functions = functools.lru_cache(maxsize=2)(_FixedFunctions)
 class GameInTurns:
     """`N` games of two players in turns, as an `Environment` of one of them.
 
-    Rewards are the player's, and the opponent's are their negatives. The opponent of `fused` may be
-    who acts in the ring. Who steps from Python then plays against random legal moves, and so are
-    the moves before the first row: no networks are at hand at a reset. The policy of a run, or whom
-    `play_against` has named, moves in all of them.
+    Rewards are the player's, and the opponent's are their negatives. If the opponent is who acts in
+    the ring, that is so in `fused` alone: when stepped from Python, and before the first row, it
+    moves at random, since no networks are at hand. The policy of a run, or whom `play_against` has
+    named, makes all moves of the opponent.
     """
 
     def __init__(

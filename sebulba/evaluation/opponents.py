@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from sebulba.config import Config
-from sebulba.envs import IN_TURNS
+from sebulba.envs import SUITES_IN_TURNS
 from sebulba.envs.base import Opponent
 from sebulba.envs.turns import is_run
 from sebulba.errors import ConfigError
@@ -135,7 +135,7 @@ def opponent_files(config: Config) -> dict[str, str]:
 def _has_run(config: Config) -> bool:
     # A task that is no game in turns may have an option of this name.
     opponent = config.env.options.get("opponent")
-    if config.env.suite not in IN_TURNS or not is_run(opponent):
+    if config.env.suite not in SUITES_IN_TURNS or not is_run(opponent):
         return False
     return (parse_source(opponent)[0] / CONFIG).is_file()
 

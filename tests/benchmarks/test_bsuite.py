@@ -5,6 +5,7 @@ import pytest
 
 import sebulba
 from benchmarks import bsuite as benchmark
+from benchmarks import harness
 
 RECORDS = {
     "ppo": {
@@ -33,7 +34,7 @@ def test_the_table_has_the_score_of_each_agent_and_the_settings_that_were_run():
 def test_the_page_keeps_what_is_around_the_table(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{benchmark.BEGIN}\nold\n{benchmark.END}\nafter\n")
-    benchmark.write_page(page, RECORDS)
+    harness.replace_between(page, benchmark.BEGIN, benchmark.END, benchmark.table(RECORDS))
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "| basic | `catch` |" in text
