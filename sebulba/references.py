@@ -1,9 +1,10 @@
 """Parts that a config names: one of ours, or the user's as `module:Name`. Imports no jax."""
 
+import dataclasses
 import importlib
 import pathlib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NewType
 
 from sebulba.errors import ConfigError, describe_error, did_you_mean
@@ -88,19 +89,29 @@ def refuse_references(value: Any, *, where: str) -> None:
         value: plain data of a config, which may be nested.
         where: begins the error.
     """
-    if isinstance(value, Mapping):
+    for each in strings_in(value):
+        if ":" in each and not isinstance(each, Named):
+            raise ConfigError(
+                f"{where}: expected no module:Name, since imports are off, got {each!r}. If you"
+                " trust that code, load the run with imports, or give the object"
+                " itself, agent=... or environment=..., to sebulba.load_policy"
+            )
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """Yield the strings in a value of a config, which may be nested: keys of mappings, too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
         for name, each in value.items():
-            refuse_references(name, where=where)
-            refuse_references(each, where=where)
+            yield from strings_in(name)
+            yield from strings_in(each)
     elif isinstance(value, list | tuple):
         for each in value:
-            refuse_references(each, where=where)
-    elif isinstance(value, str) and ":" in value and not isinstance(value, Named):
-        raise ConfigError(
-            f"{where}: expected no module:Name, since imports are off, got {value!r}. If you trust"
-            " that code, load the run with imports, or give the object"
-            " itself, agent=... or environment=..., to sebulba.load_policy"
-        )
+            yield from strings_in(each)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from strings_in(getattr(value, field.name))
 
 
 def import_module(name: str, *, key: str = "") -> types.ModuleType:

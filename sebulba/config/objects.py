@@ -17,6 +17,7 @@ from typing import Any
 from sebulba.config.plugins import Named
 from sebulba.config.schema import Config, changed_fields, key_fields
 from sebulba.errors import ConfigError
+from sebulba.references import strings_in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,17 +122,22 @@ def with_environment(config: Config, environment: Any) -> Config:
 
 
 def source_files(config: Config) -> dict[str, str]:
-    """Return the file of each module that a config names as `module:Name`, by that name."""
+    """Return the file of each module that a config names as `module:Name`, by that name.
+
+    Any setting may name one: an agent, a network, a wrapper, a metric, or an environment's options.
+    """
     files = {}
-    opponent = str(config.env.options.get("opponent", ""))  # a function of the suite pgx
-    for name in (config.agent.name, config.env.suite, config.env.id, opponent):
-        module, colon, _ = name.partition(":")
+    for name in strings_in(config):
+        module, _, attribute = name.partition(":")
+        is_address = attribute.startswith("/")  # as in http://… and C:/…
+        if not attribute or is_address or not module.replace(".", "").isidentifier():
+            continue
         # Parents are imported, which may fail; others may be no modules at all.
         with contextlib.suppress(Exception):
             loaded = sys.modules.get(module)
             spec = importlib.util.find_spec(module) if loaded is None else None
             file = getattr(loaded, "__file__", None) or getattr(spec, "origin", None)
-            if colon and file is not None:
+            if file is not None:
                 files[str(name)] = str(pathlib.Path(file).absolute())
     return files
 

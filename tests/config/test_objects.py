@@ -14,6 +14,8 @@ from sebulba.config.objects import source_files, with_agent, with_environment
 from sebulba.envs import make_environment
 from sebulba.envs.jax_tasks import Catch
 from sebulba.errors import ConfigError
+from sebulba.references import Reference
+from sebulba_agents.config import PPOConfig
 from tests.envs.stub import Stub
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
@@ -78,3 +80,13 @@ def test_the_files_of_named_modules_are_found():
     assert files["tests.toys:ToyAgent"].endswith("/tests/toys.py")
     assert files[f"{__name__}:make"] == __file__
     assert source_files(CARTPOLE) == {}
+
+
+def test_the_files_of_modules_in_any_setting_are_found():
+    wrapper, core = f"{__name__}:Wrapper", f"{__name__}:Core"
+    env = dataclasses.replace(
+        CARTPOLE.env, wrappers=({wrapper: {"table": "C:/table"}},), options={"url": "http://a"}
+    )
+    agent = PPOConfig(network=Reference(f"{__name__}:Torso"), core=Reference(core))
+    files = source_files(dataclasses.replace(CARTPOLE, env=env, agent=agent))
+    assert files == dict.fromkeys((wrapper, f"{__name__}:Torso", core), __file__)
