@@ -43,7 +43,8 @@ def is_run(opponent: Any) -> TypeGuard[str]:
     if not isinstance(opponent, str) or opponent in _KINDS:
         return False
     is_path = "/" in opponent or os.sep in opponent
-    return is_path or (":" not in opponent and os.path.isdir(opponent.partition("@")[0]))
+    is_directory = os.path.isdir(opponent) or os.path.isdir(opponent.partition("@")[0])
+    return is_path or (":" not in opponent and is_directory)
 
 
 def take_opponents(options: dict[str, Any]) -> Opponents | str | None:

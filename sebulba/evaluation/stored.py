@@ -165,10 +165,14 @@ def parse_source(text: str, *, default: Which = "latest") -> tuple[pathlib.Path,
     """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
     name, at, checkpoint = text.rpartition("@")
     is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
-    if not (at and is_checkpoint):  # a name of a directory may have an @
+    # The name of a directory may have an @.
+    if not (at and is_checkpoint) or _full_path(text).is_dir():
         name, checkpoint = text, str(default)
-    path = pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
-    return path, parse_which(checkpoint)
+    return _full_path(name), parse_which(checkpoint)
+
+
+def _full_path(name: str) -> pathlib.Path:
+    return pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
 
 
 def checkpoints_of(run_dir: str) -> list[str]:

@@ -8,7 +8,12 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.errors import ConfigError
-from sebulba.evaluation.stored import load_stored_policy, parse_which, read_environment_spec
+from sebulba.evaluation.stored import (
+    load_stored_policy,
+    parse_source,
+    parse_which,
+    read_environment_spec,
+)
 from sebulba.storage.checkpoints.restore import CheckpointError, restore, steps_in
 
 
@@ -45,6 +50,14 @@ def test_parse_which_takes_latest_best_or_a_number():
     assert [parse_which(text) for text in ("latest", "best", "12")] == ["latest", "best", 12]
     with pytest.raises(ConfigError, match="got 'newest'"):
         parse_which("newest")
+
+
+def test_a_directory_whose_name_ends_like_a_checkpoint_is_a_directory(tmp_path):
+    run = tmp_path / "x"
+    assert parse_source(f"{run}@5") == (run, 5)
+    (tmp_path / "x@5").mkdir()
+    assert parse_source(f"{run}@5") == (tmp_path / "x@5", "latest")
+    assert parse_source(f"{run}@5@best") == (tmp_path / "x@5", "best")
 
 
 def test_spaces_of_asynchronous_environments_need_no_worker_process():
