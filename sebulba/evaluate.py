@@ -25,13 +25,13 @@ from sebulba.process import (
 from sebulba.processes.command_line import ENV_FLAG, take_section
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sebulba.envs.closing import CloseProblem
-    from sebulba.evaluation.episodes import PlayedEpisodes
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import Statistics
     from sebulba.evaluation.stored import StoredPolicy
     from sebulba.ring.run_end import RunEnd
-    from sebulba.storage.metrics.base import Row
 
 _PIPE_WIDTH = 120
 
@@ -199,6 +199,7 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         parse_source,
         parse_which,
     )
+    from sebulba.evaluation.tables import evaluation_table, evaluation_to_json
     from sebulba.evaluation.video import check_format, write_video
     from sebulba.storage.metrics.files import write_json
 
@@ -245,24 +246,9 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         return False
     played = evaluation.result()
     statistics = summarize(played.records, seed=protocol["seed"])
-    _show(statistics, protocol, played)
+    _print(evaluation_table(statistics, protocol, played))
     if options.json is not None:
-        results = {
-            "statistics": statistics,
-            "episodes_unfinished": played.unfinished,
-            "protocol": protocol,
-            "episodes": [
-                {"env": env, "return": record.episode_return, "length": record.episode_length}
-                | (
-                    {"returns_of_players": record.returns_of_players}
-                    if record.returns_of_players
-                    else {}
-                )
-                for env, records in enumerate(played.episodes)
-                for record in records
-            ],
-        }
-        write_json(options.json, results)
+        write_json(options.json, evaluation_to_json(statistics, protocol, played))
     if isinstance(recording := evaluation.environment, Recording):
         count = write_video(options.video, recording.frames(), fps=options.fps)
         limit = " (recording stopped at the frame limit)" if recording.is_truncated else ""
@@ -278,10 +264,8 @@ def _play_matches(
     warn: "Callable[[CloseProblem], None]",
 ) -> bool:
     """Play runs against each other, print and write the results; return whether any game ended."""
-    import rich.console
-
-    from sebulba.evaluation.match_tables import elo_table, match_table, to_json
     from sebulba.evaluation.matches import elo_ratings, play_matches
+    from sebulba.evaluation.tables import elo_table, match_table, matches_to_json
     from sebulba.storage.metrics.files import write_json
 
     matches, protocol = play_matches(
@@ -298,62 +282,22 @@ def _play_matches(
     if run_end.is_interrupted or not all(len(match.returns) for match in matches):
         return False
     ratings = elo_ratings(matches, len(runs), seed=protocol["seed"])
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = rich.console.Console(width=width, highlight=False, markup=False)
-    console.print(match_table(matches, names, protocol))
     env_steps = [run.env_steps for run in runs]
-    console.print(elo_table(ratings, names, env_steps))
+    _print(match_table(matches, names, protocol), elo_table(ratings, names, env_steps))
     if options.json is not None:
-        results = to_json(matches, ratings, names, env_steps)
+        results = matches_to_json(matches, ratings, names, env_steps)
         write_json(options.json, results | {"protocol": protocol})
     return True
 
 
-def _show(statistics: "Statistics", protocol: "Row", played: "PlayedEpisodes") -> None:
-    """Print the statistics, and below them the settings that they depend on."""
+def _print(*tables: "Table") -> None:
     import rich.console
-    import rich.table
 
-    from sebulba.evaluation.protocol import notable_settings
-
-    def number(key: str) -> str:
-        value = statistics[key]
-        return "unknown" if value is None else f"{value:,.2f}"
-
-    of_players = [key for key in statistics if key.startswith("return_mean_of_player_")]
-    steps = "steps of the environment" if of_players else "env steps"
-    rows = {
-        "return: mean ± standard deviation": f"{number('return_mean')} ± {number('return_std')}",
-        "interquartile mean [95 % bootstrap interval]": (
-            f"{number('return_iqm')} [{number('return_iqm_low')}, {number('return_iqm_high')}]"
-        ),
-        "minimum, maximum": f"{number('return_min')}, {number('return_max')}",
-        "mean length": f"{number('length_mean')} {steps}",
-        "episodes": f"{statistics['episodes']:,}",
-    }
-    if of_players:
-        rows["mean return of each player"] = ", ".join(map(number, of_players))
-    if played.unfinished:
-        rows["unfinished, excluded"] = (
-            f"{played.unfinished:,}, so long episodes are missing; increase --max-episode-steps"
-        )
-    conditions = {
-        "policy": "greedy" if protocol["greedy"] else "sampled",
-        "trained for": f"{protocol['env_steps_trained']:,} env steps,"
-        f" {protocol['updates_trained']:,} updates (learner cycle {protocol['learner_cycle']:,})",
-        "environments": f"{protocol['num_envs']}, episodes per environment fixed in advance",
-        "seed": protocol["seed"],
-        **notable_settings(protocol["settings"]),
-    }
-    table = rich.table.Table(show_header=False, title=f"{protocol['suite']} {protocol['id']}")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    table.add_section()
-    for name, value in conditions.items():
-        table.add_row(name, escaped(str(value)))
     # A pipe has no width, and rich would wrap at 80 columns.
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    rich.console.Console(width=width, highlight=False, markup=False).print(table)
+    console = rich.console.Console(width=width, highlight=False, markup=False)
+    for table in tables:
+        console.print(table)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ def draw_matches(results: Mapping[str, Any]) -> "Figure":
     Checkpoints of one run, `RUN_DIR@CYCLE`, are one line.
 
     Args:
-        results: what `sebulba.evaluation.match_tables.to_json` returns.
+        results: what `sebulba.evaluation.tables.matches_to_json` returns.
     """
     from matplotlib.figure import Figure
 
