@@ -242,7 +242,8 @@ def draw_lags(series: Mapping[str, Sequence[dict[str, Any]]], *, title: str = ""
     """
     from matplotlib.figure import Figure
 
-    from sebulba.figures.drawing import COLOURS, tick_label
+    from sebulba.figures.axes import tick_label
+    from sebulba.figures.drawing import COLOURS
 
     lags = sorted({row["lag"] for rows in series.values() for row in rows})
     has_goal = any(_goals(rows) for rows in series.values())

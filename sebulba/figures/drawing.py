@@ -3,18 +3,17 @@
 Matplotlib is imported by the functions that draw, since it is an extra and takes half a second.
 """
 
-import collections
 import importlib.util
 import io
 import itertools
 import pathlib
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sebulba.errors import ConfigError
+from sebulba.figures.axes import label_axes, say_no_data, set_scales, wrap
 from sebulba.figures.curves import (
     Curve,
     Group,
@@ -25,10 +24,15 @@ from sebulba.figures.curves import (
     group_runs,
     read_runs,
 )
+from sebulba.figures.panels import (
+    draw_lags,
+    draw_remote_actors,
+    draw_time_shares,
+    draw_win_rates,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -54,45 +58,17 @@ ALL_PANELS = tuple(PANELS.values())
 # blue looks like it. With more algorithms than colours, the line style changes.
 COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#56B4E9", "#E69F00", "#CC79A7")
 _LINE_STYLES = ("solid", "dashed", "dotted", "dashdot")
-# The activities of sebulba.ring.clocks: work is coloured, waiting is grey.
-ACTIVITY_COLOURS = {
-    "act": "#0072B2",
-    "environment": "#56B4E9",
-    "inference": "#303030",
-    "update": "#D55E00",
-    "transfer": "#E69F00",
-    "publish": "#009E73",
-    "metrics": "#F0E442",
-    "checkpoint": "#CC79A7",
-    "wait for networks": "#606060",
-    "wait for queue": "#BFBFBF",
-    "wait for trajectories": "#ECECEC",
-}
-_OTHER_COLOUR = "#000000"
 _KEY_COLOUR = "#606060"
-_AXIS_LABELS = {
-    "env_steps": "env steps",
-    "wall_time_s": "wall time with start-up",
-    "steps_per_second": "env steps per second",
-    "episode_return_mean": "mean episode return",
-    "episode_length_mean": "mean episode length",
-}
 _TIME_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _MIN_UNITS_SHOWN = 3.0  # an axis of 170 s is in seconds, one of 200 s in minutes
-_COUNT_UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divisor, suffix
-_MIN_DECIMAL = 1e-3  # ticks below are written as 2e-05
 _GOAL = "goal: run.stop_at_return"
-_NO_DATA = "no data yet"
 _MAX_COLUMNS = 3
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_WIDTH = 4.6, 3.2, 2.9  # inches
 _DPI = 150
 _GROUP_HEIGHT = 0.6  # inches, two bars
 _MIN_TAIL = 0.02  # of the axis; seeds never end at exactly the same env step
-_MIN_SHARE = 0.005  # less is not visible, and left out of the legend
-_BAR_LABEL_WIDTH, _LEGEND_LABEL_WIDTH = 22, 34  # characters
+_LEGEND_LABEL_WIDTH = 34  # characters
 _SUMMARY_WIDTH, _SEED_WIDTH = 2.0, 0.7  # points, of lines
-_ACTOR_WIDTH, _EXTREME_WIDTH = 1.2, 0.9  # points, of lines
-_LAG_WIDTH = 0.8  # learner cycles, all bars of one lag together
 
 
 def plot_runs(
@@ -210,13 +186,13 @@ def draw(
             _draw_curves(axes, here, panel, styles, use_mean)
             axes.set_title(environment, fontsize=10)
         elif panel == TIME_SHARES:
-            _draw_time_shares(axes, groups)
+            draw_time_shares(axes, groups)
         elif panel == REMOTE_ACTORS:
-            _draw_remote_actors(axes, groups, styles)
+            draw_remote_actors(axes, groups, styles)
         elif panel == WIN_RATES:
-            _draw_win_rates(axes, groups, styles)
+            draw_win_rates(axes, groups, styles)
         else:
-            _draw_lags(axes, groups, styles)
+            draw_lags(axes, groups, styles)
     _remove_repeated_labels(grid)
     free = list(grid.flat[len(cells) :])
     for axes in free:
@@ -272,24 +248,13 @@ def _draw_curves(
         goals = [group.runs[0].config.get("run.stop_at_return") for group in groups]
         for goal in dict.fromkeys(each for each in goals if each is not None):
             axes.axhline(goal, color=_KEY_COLOUR, linestyle="dotted", linewidth=1, label=_GOAL)
-    axes.set_xlabel(_AXIS_LABELS.get(x, x) + (f" [{unit}]" if unit else ""))
-    axes.set_ylabel(_AXIS_LABELS.get(y, y))
-    axes.spines[["top", "right"]].set_visible(False)
+    label_axes(axes, x, y, unit=unit)
     if not any(measured):
-        _say_no_data(axes)
+        say_no_data(axes)
         return
     set_scales(axes)
     if y == "steps_per_second":
         axes.set_ylim(bottom=0)
-
-
-def set_scales(axes: "Axes") -> None:
-    """Add a grid, and ticks such as 2.5M to an axis from 0."""
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.set_xlim(left=0)
-    axes.locator_params(axis="x", nbins=6)
-    axes.xaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.xaxis)))
-    axes.yaxis.set_major_formatter(lambda value, _: tick_label(value, _ticks_of(axes.yaxis)))
 
 
 def _after(start: float, curve: Curve) -> Curve:
@@ -319,12 +284,6 @@ def _remove_repeated_labels(grid: np.ndarray) -> None:
                 axes.set_xlabel("")
 
 
-def _say_no_data(axes: "Axes") -> None:
-    axes.text(0.5, 0.5, _NO_DATA, ha="center", va="center", transform=axes.transAxes)
-    # The ticks of empty axes are meaningless.
-    axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
-
-
 def _legend_handles(
     groups: Sequence[Group],
     styles: Mapping[str, dict[str, Any]],
@@ -340,7 +299,7 @@ def _legend_handles(
         counts = [len(each.runs) for each in groups if each.algorithm == algorithm]
         counts = sorted({min(counts), max(counts)})
         seeds = "1\u00a0seed" if counts == [1] else f"{'–'.join(map(str, counts))}\u00a0seeds"
-        label = _wrap(f"{algorithm} ({seeds})", _LEGEND_LABEL_WIDTH)
+        label = wrap(f"{algorithm} ({seeds})", _LEGEND_LABEL_WIDTH)
         handles.append(Line2D([], [], linewidth=_SUMMARY_WIDTH, label=label, **style))
     widths = {line.get_linewidth() for axes in panels for line in axes.lines}
     grey: dict[str, Any] = {"color": _KEY_COLOUR}
@@ -353,154 +312,3 @@ def _legend_handles(
         handles.append(Line2D([], [], linewidth=_SEED_WIDTH, label="one seed", **grey))
     goals = [line for axes in panels for line in axes.lines if line.get_label() == _GOAL]
     return handles + goals[:1]
-
-
-def _wrap(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def tick_label(value: float, ticks: Sequence[float]) -> str:
-    """Return a tick's label, such as 150k, 2.5M or 0.02.
-
-    All ticks of an axis have the unit of the largest value, and equally many decimals.
-    """
-    if not value:
-        return "0"
-    largest = max(map(abs, ticks))
-    if largest < _MIN_DECIMAL:
-        return f"{value:.3g}"
-    units = (each for each in _COUNT_UNITS if largest >= each[0])
-    _, scale, suffix = next(units, (0.0, 1.0, ""))
-    shortest = [f"{round(tick / scale, 6):.6f}".rstrip("0") for tick in ticks]
-    decimals = max(len(text.partition(".")[2]) for text in shortest)
-    return f"{value / scale:.{decimals}f}{suffix}"
-
-
-def _ticks_of(axis: "Axis") -> list[float]:
-    """Return the ticks within the limits of an axis."""
-    low, high = sorted(axis.get_view_interval())
-    return [tick for tick in axis.get_majorticklocs() if low <= tick <= high] or [high]
-
-
-def _draw_time_shares(axes: "Axes", groups: Sequence[Group]) -> None:
-    """Draw a stacked bar for each group and kind of thread: the mean of its runs' shares."""
-    bars = [
-        (group, kind, shares) for group in groups for kind, shares in _mean_shares(group).items()
-    ]
-    axes.set_title("time of the threads by activity", fontsize=10)
-    if not bars:
-        _say_no_data(axes)
-        return
-    activities = [name for name in ACTIVITY_COLOURS if any(name in bar[2] for bar in bars)]
-    activities += sorted({name for bar in bars for name in bar[2]} - set(activities))
-    left = np.zeros(len(bars))
-    for name in activities:
-        widths = np.array([shares.get(name, 0.0) for _, _, shares in bars])
-        if widths.max() >= _MIN_SHARE:
-            colour = ACTIVITY_COLOURS.get(name, _OTHER_COLOUR)
-            axes.barh(range(len(bars)), widths, left=left, color=colour, label=name, height=0.7)
-        left += widths
-    has_environments = len({group.environment for group in groups}) > 1
-    labels = []
-    for group, kind, _ in bars:
-        name = f"{group.algorithm}, {group.environment}" if has_environments else group.algorithm
-        text = f"{_wrap(name, _BAR_LABEL_WIDTH)}\n{kind}" if len(groups) > 1 else kind
-        labels.append(text)
-    axes.set_yticks(range(len(bars)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7.5, frameon=False
-    )
-
-
-def _mean_shares(group: Group) -> dict[str, dict[str, float]]:
-    all_shares = [run.time_shares() for run in group.runs]
-    kinds = dict.fromkeys(kind for shares in all_shares for kind in shares)
-    means: dict[str, dict[str, float]] = {}
-    for kind in kinds:
-        measured = [shares[kind] for shares in all_shares if kind in shares]
-        names = dict.fromkeys(name for shares in measured for name in shares)
-        means[kind] = {
-            name: sum(shares.get(name, 0.0) for shares in measured) / len(measured)
-            for name in names
-        }
-    return means
-
-
-def _draw_lags(axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[str, Any]]) -> None:
-    """Draw the distribution of policy lag over each algorithm's trajectories."""
-    axes.set_title("policy lag", fontsize=10)
-    axes.set_xlabel("learner cycles between acting and learning")
-    axes.set_ylabel("share of trajectories")
-    axes.spines[["top", "right"]].set_visible(False)
-    measured: dict[str, collections.Counter[int]] = {}
-    for group in groups:
-        lags = sum((run.policy_lags() for run in group.runs), collections.Counter())
-        if lags:
-            measured.setdefault(group.algorithm, collections.Counter()).update(lags)
-    if not measured:
-        _say_no_data(axes)
-        return
-    width = _LAG_WIDTH / len(measured)
-    for number, (algorithm, lags) in enumerate(measured.items()):
-        shares = np.array(list(lags.values())) / lags.total()
-        left = np.array(list(lags)) - _LAG_WIDTH / 2 + number * width
-        axes.bar(left, shares, width=width, align="edge", color=styles[algorithm]["color"])
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlim(-0.5, max(2, *(max(lags) for lags in measured.values())) + 0.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-
-
-def _draw_win_rates(
-    axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[str, Any]]
-) -> None:
-    """Draw each run's win rate against the pool: the mean over its places, and the extremes."""
-    axes.set_title("win rate against the pool; dotted: least, greatest", fontsize=10)
-    runs = [(group, run) for group in groups for run in group.runs if run.win_rates]
-    if not runs:
-        _say_no_data(axes)
-        return
-    for group, run in runs:
-        color = styles[group.algorithm]["color"]
-        rates = np.array([run.column(name) for name in run.win_rates])  # [places, rows]
-        is_row = np.isfinite(rates).all(axis=0)  # Rows of evaluations have none.
-        xs, rates = np.array(run.column("env_steps"))[is_row], rates[:, is_row]
-        axes.plot(xs, rates.mean(axis=0), linewidth=_ACTOR_WIDTH, **styles[group.algorithm])
-        for extreme in (rates.min(axis=0), rates.max(axis=0)):
-            axes.plot(xs, extreme, linewidth=_EXTREME_WIDTH, linestyle="dotted", color=color)
-    axes.set_xlabel(_AXIS_LABELS["env_steps"])
-    axes.set_ylabel("share of games won")
-    axes.spines[["top", "right"]].set_visible(False)
-    set_scales(axes)
-    axes.set_ylim(0.0, 1.0)
-
-
-def _draw_remote_actors(
-    axes: "Axes", groups: Sequence[Group], styles: Mapping[str, dict[str, Any]]
-) -> None:
-    """Draw the speed of each remote actor, with a dot where a process replaced another."""
-    axes.set_title("remote actors; a dot: a process replaced another", fontsize=10)
-    runs = [(group, run) for group in groups for run in group.runs if run.remote_actors]
-    if not runs:
-        _say_no_data(axes)
-        return
-    for group, run in runs:
-        style = {"linewidth": _ACTOR_WIDTH, **styles[group.algorithm]}
-        xs = np.array(run.column("env_steps"))
-        for actor in run.remote_actors:
-            rates = np.array(run.column(f"remote_actor/{actor}/steps_per_second"))
-            restarts = np.array(run.column(f"remote_actor/{actor}/restarts"))
-            # Rows of evaluations have no numbers of actors.
-            is_row = np.isfinite(rates)
-            axes.plot(xs[is_row], rates[is_row], **style)
-            has_restarted = np.diff(restarts[is_row], prepend=0.0) > 0
-            dots = xs[is_row][has_restarted], rates[is_row][has_restarted]
-            axes.plot(*dots, "o", markersize=3.0, color=style["color"])
-    axes.set_xlabel(_AXIS_LABELS["env_steps"])
-    axes.set_ylabel(_AXIS_LABELS["steps_per_second"])
-    axes.spines[["top", "right"]].set_visible(False)
-    set_scales(axes)
-    axes.set_ylim(bottom=0)

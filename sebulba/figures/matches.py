@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sebulba.errors import ConfigError
+from sebulba.figures.axes import set_scales
 from sebulba.figures.curves import read_json
-from sebulba.figures.drawing import COLOURS, save, set_scales
+from sebulba.figures.drawing import COLOURS, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,17 +9,17 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from sebulba.config import LearnerConfig, RunConfig
+from sebulba.figures.axes import tick_label
 from sebulba.figures.curves import group_runs, read_runs
 from sebulba.figures.drawing import (
-    ACTIVITY_COLOURS,
     ALL_PANELS,
     COLOURS,
     PANELS,
     draw,
     save,
-    tick_label,
 )
 from sebulba.figures.matches import draw_matches
+from sebulba.figures.panels import ACTIVITY_COLOURS
 from sebulba_agents.config import PPOConfig
 from tests.run_directories import make_run
 
