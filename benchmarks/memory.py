@@ -31,6 +31,7 @@ SEEDS = (6501, 6502, 6503)  # no setting was chosen on them
 CORES = ("lstm", "gru", "lru", "gtrxl")
 
 CONFIGS = {"ppo": "ppo_recall", "r2d2": "r2d2_recall"}
+_HUNDRED = {"rows": 128, "learned": 128, "batch": 8}  # for events of up to 100 steps ago
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,20 +81,15 @@ def _recall(delay: int, **sizes: int) -> Task:
     return _delayed(env, delay, **sizes)
 
 
-def _popgym(name: str, env_steps: int) -> Task:
+def _popgym(name: str, ppo_steps: int) -> Task:
     """Return a task of POPGym, with the trajectories and the memory of `ppo_recall_100`."""
-    sizes = {"actor.threads_per_device": 1, "actor.trajectory_length": 128}
-    return Task(
-        env={"suite": "gymnasium", "id": f"popgym:popgym-{name}-v0"},
-        memory_length=104,
-        env_steps={"ppo": env_steps},
-        settings={"ppo": sizes},
-        has_goal=False,
-    )
+    env = {"suite": "gymnasium", "id": f"popgym:popgym-{name}-v0"}
+    task = _delayed(env, 100, **_HUNDRED, ppo_steps=ppo_steps)
+    of_ppo = {**task.settings["ppo"], "actor.threads_per_device": 1}
+    return dataclasses.replace(task, settings={**task.settings, "ppo": of_ppo}, has_goal=False)
 
 
 _CHAIN = {"suite": "gymnax", "id": "MemoryChain-bsuite", "options": {"memory_length": 100}}
-_HUNDRED = {"rows": 128, "learned": 128, "batch": 8}
 TASKS: dict[str, Task] = {
     "Recall, 10 steps": _recall(10, rows=32, learned=16, batch=32),
     "Recall, 30 steps": _recall(30, rows=64, learned=48, batch=16),
