@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
+from sebulba.check.policy import with_noise
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import (
@@ -48,7 +49,7 @@ def updates(evidence: Evidence) -> Answer:
         or _unused(run, evidence)
     )
     if failure is None and "target_period" in dict(settings_of(subject.config.agent)):
-        failure = wrong_period(run)
+        failure = wrong_period(run) or _target_acts(run, evidence)
     if failure is not None:
         return failure
     num_changed, num_leaves = int(run.is_changed.sum()), len(run.paths)
@@ -164,8 +165,14 @@ class _Usage:
 
     def is_used(self, index: int) -> bool:
         """Whether other values of a leaf change the loss, a gradient or acting."""
-        if self._policy.is_acting[index] or self._policy.is_used_in_acting(index, greedy=False):
-            return True
+        return (
+            self._policy.is_acting[index]
+            or self._policy.is_used_in_acting(index, greedy=False)
+            or self.is_used_by_loss(index)
+        )
+
+    def is_used_by_loss(self, index: int) -> bool:
+        """Whether other values of a leaf change the loss or a gradient."""
         items = self.loss.items
         effects = (
             self.loss.effect(items, networks=networks, attempt=attempt)
@@ -305,13 +312,44 @@ def wrong_period(run: UpdateRun) -> Answer | None:
             "the target network is not kept between copies, or the period does not count updates"
             " from the first one on",
         )
-    if set(np.flatnonzero(run.publishes)) <= set(copies) and len(learns) > len(copies):
-        return failed(
-            f"actor_networks (updates 0 … {len(run.changes) - 1}): expected other networks for the"
-            f" actors after every update, got them with copies to {name} only",
-            "actors get the target network",
-        )
     return None
+
+
+def publishes_copies_only(run: UpdateRun) -> bool:
+    """Return whether actors get other networks in updates with a copy to a target network only."""
+    copies = run.changes[:, ~run.has_gradient].any(axis=1)
+    learns = run.changes[:, run.has_gradient].any(axis=1)
+    return bool(copies.sum() < learns.sum() and not np.any(run.publishes & ~copies))
+
+
+def _target_acts(run: UpdateRun, evidence: Evidence) -> Answer | None:
+    """Look for actors that get the target network in place of the one that learns.
+
+    Some agents act with a copy on purpose: V-MPO (Song et al. 2019, arXiv 1909.12238) uses it for
+    nothing else, and MPO (Abdolmaleki et al. 2018, arXiv 1806.06920) copies a critic as well, which
+    does not act.
+    """
+    if not publishes_copies_only(run):
+        return None
+    usage, agent = evidence.shared(_Usage), evidence.subject.agent
+    leaves, structure = jax.tree.flatten(run.first.networks)
+
+    def reaches_actors(index: int) -> bool:
+        others = [*leaves]
+        others[index] = with_noise(leaves[index], np.random.default_rng(0), _SHIFT_OF_PARAMETERS)
+        networks = jax.tree.unflatten(structure, others)
+        acting = (as_numpy(agent.actor_networks(each)) for each in (run.first.networks, networks))
+        return not is_equal(*acting)
+
+    is_copied = run.is_changed & ~run.has_gradient & [np.size(leaf) > 1 for leaf in leaves]
+    copied = [int(index) for index in np.flatnonzero(is_copied)]
+    if not all(map(reaches_actors, copied)) or not any(map(usage.is_used_by_loss, copied)):
+        return None
+    return failed(
+        f"actor_networks (updates 0 … {len(run.changes) - 1}): expected other networks for the"
+        f" actors after every update, got them with copies to {run.name(copied[0])} only",
+        "actors get the target network",
+    )
 
 
 def _sizes(tree: PyTree) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Sound agents that a question once accused, written from papers and the page about agents."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,7 +10,8 @@ import optax
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
-from sebulba.toolkit.reductions import masked_moments, mean_share
+from sebulba.toolkit.optimizers import descend
+from sebulba.toolkit.reductions import masked_mean, masked_moments, mean_share
 from sebulba.toolkit.returns import gae
 from tests.check.small_agents import ImportanceAgent, KeyState
 from tests.check.sound_agents import C51, DistributionConfig, Head
@@ -165,3 +167,99 @@ class Reinforce(ImportanceAgent):
         log_probs = Categorical(logits=policy.logits[:-1]).log_prob(trajectory.action)
         losses = 0.5 * jnp.square(errors) - log_probs * jax.lax.stop_gradient(errors)
         return mean_share(losses, valid), (experience, {})
+
+
+@pytree_dataclass
+class VMPONetworks:
+    """What learns, and the copy that acts."""
+
+    online: Any
+    target: Any
+
+
+@pytree_dataclass
+class Logits:
+    """Extras of `VMPO`."""
+
+    logits: jax.Array  # [B, actions]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VMPOConfig:
+    """Settings of `VMPO`."""
+
+    corrects_for_policy_lag = False
+
+    name: str = f"{_MODULE}:VMPO"
+    discount: float = 0.95
+    temperature_bound: float = 0.02
+    kl_bound: float = 0.01
+    target_period: int = 10
+
+
+class VMPO(ImportanceAgent):
+    """V-MPO (Song et al. 2019, arXiv 1909.12238), whose copy of the networks acts.
+
+    Transitions count if their advantage is above the mean, in place of the median.
+    """
+
+    Config = VMPOConfig
+
+    def init_networks(self, key):
+        params = super().init_networks(key)
+        online = {"net": params, "log_eta": jnp.float32(0.0), "log_alpha": jnp.float32(0.0)}
+        return VMPONetworks(online=online, target=jax.tree.map(jnp.copy, params))
+
+    def init_opt_state(self, networks):
+        return self.optimizer.init(networks.online)
+
+    def copy_to_targets(self, networks):
+        target = jax.tree.map(jnp.copy, networks.online["net"])
+        return VMPONetworks(online=networks.online, target=target)
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        policy, _ = self.network.apply(networks, env_step.observation)
+        key, action_key = jax.random.split(actor_state.key)
+        action = policy.mode() if greedy else policy.sample(action_key)
+        return action, Logits(logits=policy.logits), KeyState(key=key)
+
+    def loss(self, networks, experience, key, clock):
+        trajectory, online = experience.trajectory, networks.online
+        rows, valid = trajectory.env_steps, trajectory.valid
+        policy, values = self.network.apply(online["net"], rows.observation)
+        advantages = gae(
+            rewards=rows.reward[1:],
+            discounts=jnp.where(rows.terminated[1:], 0.0, self.config.discount),
+            valid=valid,
+            values=values,
+            lambda_=0.9,
+        )
+        errors = jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1]
+        eta, alpha = jnp.exp(online["log_eta"]), jnp.exp(online["log_alpha"])
+        is_top = valid & (advantages > masked_mean(advantages, valid))
+        weights = jnp.exp(jnp.where(is_top, advantages / eta, 0.0))
+        mean_weight = masked_mean(weights, is_top)
+        policy = Categorical(logits=policy.logits[:-1])
+        gains = jax.lax.stop_gradient(weights / mean_weight) * policy.log_prob(trajectory.action)
+        old = jax.nn.log_softmax(trajectory.extras.logits)
+        kl = jnp.sum(jnp.exp(old) * (old - jax.nn.log_softmax(policy.logits)), axis=-1)
+        kl = masked_mean(kl, valid)
+        fixed = jax.lax.stop_gradient
+        multipliers = eta * (self.config.temperature_bound + jnp.log(mean_weight))
+        multipliers += alpha * (self.config.kl_bound - fixed(kl)) + fixed(alpha) * kl
+        loss = mean_share(0.5 * jnp.square(errors), valid) - mean_share(gains, is_top)
+        # The same on all devices, which add up their losses.
+        everywhere = jnp.ones_like(valid)
+        loss += mean_share(jnp.broadcast_to(multipliers, valid.shape), everywhere)
+        return loss, (experience, {})
+
+    def optimize(self, networks, opt_state, grads, experience, clock):
+        online, opt_state = descend(self.optimizer, networks.online, opt_state, grads.online)
+        is_due = clock.step % self.config.target_period == 0
+        target = jax.tree.map(
+            lambda new, old: jnp.where(is_due, new, old), online["net"], networks.target
+        )
+        return VMPONetworks(online=online, target=target), opt_state
+
+    def actor_networks(self, networks):
+        return networks.target

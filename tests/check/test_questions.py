@@ -26,32 +26,33 @@ from sebulba.toolkit import distributions
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
 
-def wrong_period(copies, publishes=range(9)):
+def update_run(copies, publishes=range(9)):
     changes = np.ones((9, 2), bool)
     changes[:, 1] = np.isin(np.arange(9), copies)
-    run = updates.UpdateRun(
+    return updates.UpdateRun(
         paths=[path for path, _ in jax.tree_util.tree_leaves_with_path(LEAVES)],
         changes=changes,
         gradient_sizes=np.array([1.0, 0.0]),
         publishes=np.isin(np.arange(9), publishes),
         first=None,
     )
-    answer = updates.wrong_period(run)
-    return answer and answer.detail
 
 
 @pytest.mark.parametrize("copies", [(2, 5, 8), (0, 3, 6), (3, 6)])
 def test_a_target_network_may_be_copied_before_or_after_the_first_period(copies):
-    assert wrong_period(copies) is None
+    assert updates.wrong_period(update_run(copies)) is None
 
 
 @pytest.mark.parametrize("copies", [(4, 7), (1, 3, 5, 7), range(9)])
 def test_another_target_period_than_the_declared_one_is_found(copies):
-    assert wrong_period(copies).startswith("networks.target (updates ")
+    answer = updates.wrong_period(update_run(copies))
+    assert answer.detail.startswith("networks.target (updates ")
 
 
-def test_actors_that_get_the_target_network_are_found():
-    assert wrong_period((2, 5, 8), publishes=(2, 5, 8)).startswith("actor_networks (updates 0 … 8)")
+def test_actors_that_get_new_networks_with_copies_only_are_told_apart():
+    assert updates.publishes_copies_only(update_run((2, 5, 8), publishes=(2, 5, 8)))
+    assert not updates.publishes_copies_only(update_run((2, 5, 8)))
+    assert not updates.publishes_copies_only(update_run(range(9)))
 
 
 def test_an_action_of_several_choices_is_legal_if_all_of_them_are():

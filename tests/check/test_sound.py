@@ -9,7 +9,12 @@ from sebulba.config import EnvConfig, LearnerConfig
 from sebulba_agents.config import A2CConfig, PolicyGradientConfig
 from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
-from tests.check.sound_new_agents import AttentionPPOConfig, MunchausenConfig, ReinforceConfig
+from tests.check.sound_new_agents import (
+    AttentionPPOConfig,
+    MunchausenConfig,
+    ReinforceConfig,
+    VMPOConfig,
+)
 from tests.check.sound_outside_agents import (
     EnsembleSACConfig,
     LSTMPPOConfig,
@@ -106,6 +111,7 @@ SOUND = {
     "munchausen dqn": (MunchausenConfig(**REPLAY), {}),
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
+    "v-mpo, whose copy acts": (VMPOConfig(), {}),
     "reinforce in sixty lines": (ShortReinforceConfig(), {}),
     "ppo with an lstm by hand": (LSTMPPOConfig(), {}),
     "discrete sac": (SoftConfig(**REPLAY), {}),
