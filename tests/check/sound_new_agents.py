@@ -13,8 +13,9 @@ from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import descend
 from sebulba.toolkit.reductions import masked_mean, masked_moments, mean_share
 from sebulba.toolkit.returns import gae
+from sebulba.toolkit.spaces import zeros
 from tests.check.small_agents import ImportanceAgent, KeyState
-from tests.check.sound_agents import C51, DistributionConfig, Head
+from tests.check.sound_agents import C51, DistributionConfig, Head, Networks
 
 _MODULE = "tests.check.sound_new_agents"
 
@@ -263,3 +264,59 @@ class VMPO(ImportanceAgent):
 
     def actor_networks(self, networks):
         return networks.target
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MPOConfig(DistributionConfig):
+    """Settings of `MPO`."""
+
+    name: str = f"{_MODULE}:MPO"
+    temperature: float = 0.5
+    kl_cost: float = 0.1
+
+
+class MPO(C51):
+    """MPO (Abdolmaleki et al. 2018, arXiv 1806.06920) of all actions, whose target policy acts.
+
+    The temperature and the cost of the KL divergence are constant, as a bound on each would make
+    them at one policy.
+    """
+
+    Config = MPOConfig
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.network = Head((self.num_actions,), config.num_units)
+
+    def init_networks(self, key):
+        observation = zeros(self.run_spec.environment.observation, 1)
+        policy_key, critic_key = jax.random.split(key)
+        online = {
+            "policy": self.network.init(policy_key, observation),
+            "critic": self.network.init(critic_key, observation),
+        }
+        return Networks(online=online, target=jax.tree.map(jnp.copy, online))
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        policy = Categorical(logits=self.network.apply(networks, env_step.observation))
+        key, action_key = jax.random.split(actor_state.key)
+        action = policy.mode() if greedy else policy.sample(action_key)
+        return action, (), KeyState(key=key)
+
+    def actor_networks(self, networks):
+        return networks.target["policy"]
+
+    def losses(self, networks, batch, key):
+        target, online = jax.lax.stop_gradient(networks.target), networks.online
+        next_policy = jax.nn.softmax(self.network.apply(target["policy"], batch.next_observation))
+        next_q = self.network.apply(target["critic"], batch.next_observation)
+        returns = batch.reward + batch.discount * jnp.sum(next_policy * next_q, axis=-1)
+        each = jnp.arange(len(batch.reward))
+        taken = self.network.apply(online["critic"], batch.observation)[each, batch.action]
+        old = jax.nn.log_softmax(self.network.apply(target["policy"], batch.observation))
+        q = self.network.apply(target["critic"], batch.observation)
+        improved = jax.nn.softmax(old + q / self.config.temperature)
+        new = jax.nn.log_softmax(self.network.apply(online["policy"], batch.observation))
+        kl = jnp.sum(jnp.exp(old) * (old - new), axis=-1)
+        policy_loss = self.config.kl_cost * kl - jnp.sum(improved * new, axis=-1)
+        return optax.huber_loss(taken, returns) + policy_loss, returns - taken

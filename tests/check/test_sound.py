@@ -11,6 +11,7 @@ from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
 from tests.check.sound_new_agents import (
     AttentionPPOConfig,
+    MPOConfig,
     MunchausenConfig,
     ReinforceConfig,
     VMPOConfig,
@@ -112,6 +113,7 @@ SOUND = {
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
     "v-mpo, whose copy acts": (VMPOConfig(), {}),
+    "mpo, whose target policy acts": (MPOConfig(**REPLAY), {}),
     "reinforce in sixty lines": (ShortReinforceConfig(), {}),
     "ppo with an lstm by hand": (LSTMPPOConfig(), {}),
     "discrete sac": (SoftConfig(**REPLAY), {}),
