@@ -23,6 +23,7 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.check.settings import settings_of
+from sebulba.check.subject import Subject
 from sebulba.types import Clock, Experience, Networks, PyTree
 
 _TARGET_PERIOD_UPDATES = 3
@@ -41,9 +42,10 @@ def updates(evidence: Evidence) -> Answer:
     run = _run(evidence)
     if not run.is_changed.any() and subject.setting("learning_rate") is None:
         return unclear(f"{len(run.changes)} updates change nothing; is the learning rate 0?")
+    fixed = _fixed(run, subject)
     failure = (
         _ascends(run)
-        or _unchanged(run, evidence)
+        or _unchanged(run, evidence, fixed)
         or _changes_within_cycle(run, evidence)
         or _unlike_descent(run)
         or _unused(run, evidence)
@@ -52,6 +54,11 @@ def updates(evidence: Evidence) -> Answer:
         failure = wrong_period(run) or _target_acts(run, evidence)
     if failure is not None:
         return failure
+    if len(fixed) and evidence.shared(_Usage).is_used_by_loss(int(fixed[0])):
+        return unclear(
+            f"{run.name(int(fixed[0]))} is in use and never changes: right for a network that stays"
+            " as random as it began, as in RND, and wrong for a target network"
+        )
     num_changed, num_leaves = int(run.is_changed.sum()), len(run.paths)
     detail = f"{num_changed} leaves changed in {len(run.changes)} updates"
     unused = num_leaves - num_changed
@@ -197,15 +204,15 @@ class _Usage:
             yield jax.tree.unflatten(structure, leaves)
 
 
-def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
-    """Look for leaves that are in use, and that no update changed."""
+def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer | None:
+    """Look for leaves that are in use, and that no update changed, besides `_fixed` ones."""
     usage = evidence.shared(_Usage)
     agent = evidence.subject.agent
     per_cycle = agent.num_updates_per_cycle(first_learning_cycle(evidence.subject) or 0)
     # Statistics change in the last update of a cycle.
     is_complete = len(run.changes) >= per_cycle
     is_great = run.gradient_sizes > _MIN_RELATIVE_GRADIENT * run.gradient_sizes.max()
-    for index in map(int, np.flatnonzero(~run.is_changed)):
+    for index in map(int, np.setdiff1d(np.flatnonzero(~run.is_changed), fixed)):
         if is_great[index]:
             return failed(
                 f"{run.name(index)}: expected optimize to change a leaf with a gradient, got the"
@@ -219,6 +226,26 @@ def _unchanged(run: UpdateRun, evidence: Evidence) -> Answer | None:
                 " target_period), or stop_gradient cuts the leaf off",
             )
     return None
+
+
+def _fixed(run: UpdateRun, subject: Subject) -> np.ndarray:
+    """Return the leaves of the parts of the networks that never change and begin as no copies.
+
+    As the random features of RND (Burda et al. 2018, arXiv 1810.12894). A target network begins as
+    a copy of another part. A part is an attribute or a key of the networks.
+    """
+    initial = subject.agent.init_networks(jax.random.key(subject.config.seed))
+    leaves = list(map(np.asarray, jax.tree.leaves(as_numpy(initial))))
+    learned = [leaf for leaf, learns in zip(leaves, run.has_gradient, strict=True) if learns]
+    parts = np.array([str(path[:1]) for path in run.paths])
+    fixed: list[int] = []
+    for part in dict.fromkeys(parts):
+        of_part = np.flatnonzero(parts == part)
+        varied = [leaves[index] for index in of_part if len(np.unique(leaves[index])) > 1]
+        is_copy = any(np.array_equal(one, other) for one in varied for other in learned)
+        if varied and not is_copy and not (run.is_changed | run.has_gradient)[of_part].any():
+            fixed += of_part.tolist()
+    return np.array(fixed, int)
 
 
 def _unused(run: UpdateRun, evidence: Evidence) -> Answer | None:

@@ -320,3 +320,64 @@ class MPO(C51):
         kl = jnp.sum(jnp.exp(old) * (old - new), axis=-1)
         policy_loss = self.config.kl_cost * kl - jnp.sum(improved * new, axis=-1)
         return optax.huber_loss(taken, returns) + policy_loss, returns - taken
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RNDConfig:
+    """Settings of `RND`."""
+
+    corrects_for_policy_lag = False
+
+    name: str = f"{_MODULE}:RND"
+    discount: float = 0.95
+    bonus: float = 0.1
+    """Factor of the prediction errors in the rewards."""
+
+
+class RND(ImportanceAgent):
+    """A2C with the bonus of RND (Burda et al. 2018, arXiv 1810.12894): one part never learns."""
+
+    Config = RNDConfig
+    learns_from_final_observations = True
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.features = Head((4,))
+
+    def init_networks(self, key):
+        observation = zeros(self.run_spec.environment.observation, 1)
+        policy_key, *keys = jax.random.split(key, 3)
+        predictor, random = (self.features.init(each, observation) for each in keys)
+        policy = super().init_networks(policy_key)
+        return {"policy": policy, "predictor": predictor, "random": random}
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, _, state = super().act(networks, actor_state, env_step, greedy=greedy)
+        return action, (), state
+
+    def loss(self, networks, experience, key, clock):
+        trajectory = experience.trajectory
+        rows, valid = trajectory.env_steps, trajectory.valid
+        policy, values = self.network.apply(networks["policy"], rows.observation)
+        following = rows.observation[1:].reshape(valid.size, -1)
+        random = jax.lax.stop_gradient(self.features.apply(networks["random"], following))
+        predicted = self.features.apply(networks["predictor"], following)
+        errors = jnp.mean(jnp.square(predicted - random), axis=-1).reshape(valid.shape)
+        advantages = gae(
+            rewards=rows.reward[1:] + self.config.bonus * jax.lax.stop_gradient(errors),
+            discounts=jnp.where(rows.terminated[1:], 0.0, self.config.discount),
+            valid=valid,
+            values=values,
+            lambda_=1.0,
+        )
+        residuals = jax.lax.stop_gradient(values[:-1]) + advantages - values[:-1]
+        log_probs = Categorical(logits=policy.logits[:-1]).log_prob(trajectory.action)
+        losses = 0.5 * jnp.square(residuals) - log_probs * advantages + errors
+        return mean_share(losses, valid), (experience, {})
+
+    def optimize(self, networks, opt_state, grads, experience, clock):
+        after, opt_state = super().optimize(networks, opt_state, grads, experience, clock)
+        return {**after, "random": networks["random"]}, opt_state
+
+    def actor_networks(self, networks):
+        return networks["policy"]

@@ -14,6 +14,7 @@ from tests.check.sound_new_agents import (
     MPOConfig,
     MunchausenConfig,
     ReinforceConfig,
+    RNDConfig,
     VMPOConfig,
 )
 from tests.check.sound_outside_agents import (
@@ -113,6 +114,7 @@ SOUND = {
     "ppo of stored values": (AttentionPPOConfig(), {}),
     "reinforce": (ReinforceConfig(), {}),
     "v-mpo, whose copy acts": (VMPOConfig(), {}),
+    "a2c with the random network of rnd": (RNDConfig(), {}),
     "mpo, whose target policy acts": (MPOConfig(**REPLAY), {}),
     "reinforce in sixty lines": (ShortReinforceConfig(), {}),
     "ppo with an lstm by hand": (LSTMPPOConfig(), {}),
