@@ -23,7 +23,6 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.check.settings import settings_of
-from sebulba.check.subject import Subject
 from sebulba.types import Clock, Experience, Networks, PyTree
 
 _TARGET_PERIOD_UPDATES = 3
@@ -42,7 +41,8 @@ def updates(evidence: Evidence) -> Answer:
     run = _run(evidence)
     if not run.is_changed.any() and subject.setting("learning_rate") is None:
         return unclear(f"{len(run.changes)} updates change nothing; is the learning rate 0?")
-    fixed = _fixed(run, subject)
+    initial = subject.agent.init_networks(jax.random.key(subject.config.seed))
+    fixed = fixed_leaves(run, initial)
     failure = (
         _ascends(run)
         or _unchanged(run, evidence, fixed)
@@ -205,7 +205,7 @@ class _Usage:
 
 
 def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer | None:
-    """Look for leaves that are in use, and that no update changed, besides `_fixed` ones."""
+    """Look for leaves that are in use, and that no update changed, besides `fixed` ones."""
     usage = evidence.shared(_Usage)
     agent = evidence.subject.agent
     per_cycle = agent.num_updates_per_cycle(first_learning_cycle(evidence.subject) or 0)
@@ -228,13 +228,16 @@ def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer 
     return None
 
 
-def _fixed(run: UpdateRun, subject: Subject) -> np.ndarray:
+def fixed_leaves(run: UpdateRun, initial: Networks) -> np.ndarray:
     """Return the leaves of the parts of the networks that never change and begin as no copies.
 
     As the random features of RND (Burda et al. 2018, arXiv 1810.12894). A target network begins as
     a copy of another part. A part is an attribute or a key of the networks.
+
+    Args:
+        run: some updates.
+        initial: the networks before all updates of a run.
     """
-    initial = subject.agent.init_networks(jax.random.key(subject.config.seed))
     leaves = list(map(np.asarray, jax.tree.leaves(as_numpy(initial))))
     learned = [leaf for leaf, learns in zip(leaves, run.has_gradient, strict=True) if learns]
     parts = np.array([str(path[:1]) for path in run.paths])
