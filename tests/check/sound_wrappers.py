@@ -67,6 +67,10 @@ class WeighsByTarget(Faulty):
         super().__init__(config, run_spec)
         self.discount = config.sound.discount
 
+    def init_networks(self, key):
+        online = self.sound.init_networks(key)
+        return {"online": online, "target": online}
+
     def init_opt_state(self, networks):
         return self.sound.init_opt_state(networks["online"])
 
