@@ -41,8 +41,8 @@ def updates(evidence: Evidence) -> Answer:
     run = _run(evidence)
     if not run.is_changed.any() and subject.setting("learning_rate") is None:
         return unclear(f"{len(run.changes)} updates change nothing; is the learning rate 0?")
-    initial = subject.agent.init_networks(jax.random.key(subject.config.seed))
-    fixed = fixed_leaves(run, initial)
+    key = jax.random.key(subject.config.seed)
+    fixed = fixed_leaves(run, lambda: subject.agent.init_networks(key))
     failure = (
         _ascends(run)
         or _unchanged(run, evidence, fixed)
@@ -228,7 +228,7 @@ def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer 
     return None
 
 
-def fixed_leaves(run: UpdateRun, initial: Networks) -> np.ndarray:
+def fixed_leaves(run: UpdateRun, init_networks: Callable[[], Networks]) -> np.ndarray:
     """Return the leaves of the parts of the networks that never change and begin as no copies.
 
     As the random features of RND (Burda et al. 2018, arXiv 1810.12894). A target network begins as
@@ -236,17 +236,24 @@ def fixed_leaves(run: UpdateRun, initial: Networks) -> np.ndarray:
 
     Args:
         run: some updates.
-        initial: the networks before all updates of a run.
+        init_networks: returns networks as they begin; called only if a part never changes.
+
+    Returns:
+        Their numbers `[n]`, ascending.
     """
-    leaves = list(map(np.asarray, jax.tree.leaves(as_numpy(initial))))
-    learned = [leaf for leaf, learns in zip(leaves, run.has_gradient, strict=True) if learns]
     parts = np.array([str(path[:1]) for path in run.paths])
+    is_touched = run.is_changed | run.has_gradient
+    untouched = [part for part in dict.fromkeys(parts) if not is_touched[parts == part].any()]
+    if not untouched:
+        return np.array([], int)
+    leaves = list(map(np.asarray, jax.tree.leaves(as_numpy(init_networks()))))
+    learned = [leaf for leaf, learns in zip(leaves, run.has_gradient, strict=True) if learns]
     fixed: list[int] = []
-    for part in dict.fromkeys(parts):
+    for part in untouched:
         of_part = np.flatnonzero(parts == part)
         varied = [leaves[index] for index in of_part if len(np.unique(leaves[index])) > 1]
         is_copy = any(np.array_equal(one, other) for one in varied for other in learned)
-        if varied and not is_copy and not (run.is_changed | run.has_gradient)[of_part].any():
+        if varied and not is_copy:
             fixed += of_part.tolist()
     return np.array(fixed, int)
 

@@ -58,8 +58,8 @@ def test_actors_that_get_new_networks_with_copies_only_are_told_apart():
 @pytest.mark.parametrize(("first", "fixed"), [(0.0, []), (5.0, [1])])
 def test_a_part_that_never_changes_may_stay_random_but_not_a_copy(first, fixed):
     initial = {"online": np.arange(2.0), "target": np.arange(first, first + 2.0)}
-    assert updates.fixed_leaves(update_run(copies=()), initial).tolist() == fixed
-    assert updates.fixed_leaves(update_run(copies=(2,)), initial).tolist() == []
+    assert updates.fixed_leaves(update_run(copies=()), lambda: initial).tolist() == fixed
+    assert updates.fixed_leaves(update_run(copies=(2,)), lambda: initial).tolist() == []
 
 
 def test_an_action_of_several_choices_is_legal_if_all_of_them_are():
