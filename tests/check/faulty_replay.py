@@ -31,9 +31,9 @@ class IgnoresImportance(Faulty):
         super().__init__(config, run_spec)
         sound = self.sound.loss_of_batch
 
-        def loss_of_batch(networks, batch):
+        def loss_of_batch(networks, batch, *args):
             weight = (batch.weight > 0.0).astype(jnp.float32)
-            return sound(networks, dataclasses.replace(batch, weight=weight))
+            return sound(networks, dataclasses.replace(batch, weight=weight), *args)
 
         self.sound.loss_of_batch = loss_of_batch
 
