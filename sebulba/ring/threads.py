@@ -26,7 +26,7 @@ class WatchdogError(RuntimeError):
 class StuckError(RuntimeError):
     """A thread did not end in time.
 
-    The process has to end by `sebulba.run.ending.end_process`.
+    The process has to end by `sebulba.process.end_process`.
 
     Attributes:
         is_compiling: all that is left are compilations, which nothing can interrupt.

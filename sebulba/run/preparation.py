@@ -43,11 +43,11 @@ from sebulba.ring.running import check_mode
 from sebulba.run.callbacks import Callback
 from sebulba.run.ending import (
     Finished,
-    describe_lost_hosts,
     finish,
     path_from,
     print_error,
 )
+from sebulba.run.last_lines import describe_lost_hosts
 from sebulba.run.observers import RunObservers, make_observers
 from sebulba.run.opening_lines import describe_networks, describe_run
 from sebulba.run.resume import Resumed, resume

@@ -23,13 +23,8 @@ from sebulba.evaluation.video import Video
 from sebulba.figures.curves import check_columns, group_runs, read_run
 from sebulba.figures.drawing import check_matplotlib, draw, png_of
 from sebulba.process import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
-from sebulba.run.ending import (
-    Finished,
-    describe_checkpoint,
-    describe_failure,
-    describe_unsaved,
-    exit_code_of,
-)
+from sebulba.run.ending import Finished, exit_code_of
+from sebulba.run.last_lines import describe_checkpoint, describe_failure, describe_unsaved
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.run_dir import EVALUATIONS, METRICS, VIDEOS, shown_path
 from sebulba.toolkit.past_play import player_of

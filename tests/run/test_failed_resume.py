@@ -7,7 +7,7 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.run import training
-from sebulba.run.ending import describe_failure
+from sebulba.run.last_lines import describe_failure
 from sebulba.run.result import error_before_start
 from sebulba.storage.checkpoints.restore import steps_in
 from tests.evaluation.runs import tiny_config
