@@ -12,13 +12,14 @@ from sebulba.check import (
     acting,
     direction,
     learner_devices,
+    parts,
     priorities,
     ratios,
     recording,
     stored_policy,
     temperature,
     training,
-    updates,
+    update_run,
     values,
 )
 from sebulba.toolkit import distributions
@@ -26,10 +27,10 @@ from sebulba.toolkit import distributions
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
 
-def update_run(copies, publishes=range(9)):
+def some_updates(copies, publishes=range(9)):
     changes = np.ones((9, 2), bool)
     changes[:, 1] = np.isin(np.arange(9), copies)
-    return updates.UpdateRun(
+    return update_run.UpdateRun(
         paths=[path for path, _ in jax.tree_util.tree_leaves_with_path(LEAVES)],
         changes=changes,
         gradient_sizes=np.array([1.0, 0.0]),
@@ -40,26 +41,26 @@ def update_run(copies, publishes=range(9)):
 
 @pytest.mark.parametrize("copies", [(2, 5, 8), (0, 3, 6), (3, 6)])
 def test_a_target_network_may_be_copied_before_or_after_the_first_period(copies):
-    assert updates.wrong_period(update_run(copies)) is None
+    assert parts.wrong_period(some_updates(copies)) is None
 
 
 @pytest.mark.parametrize("copies", [(4, 7), (1, 3, 5, 7), range(9)])
 def test_another_target_period_than_the_declared_one_is_found(copies):
-    answer = updates.wrong_period(update_run(copies))
+    answer = parts.wrong_period(some_updates(copies))
     assert answer.detail.startswith("networks.target (updates ")
 
 
 def test_actors_that_get_new_networks_with_copies_only_are_told_apart():
-    assert updates.publishes_copies_only(update_run((2, 5, 8), publishes=(2, 5, 8)))
-    assert not updates.publishes_copies_only(update_run((2, 5, 8)))
-    assert not updates.publishes_copies_only(update_run(range(9)))
+    assert parts.publishes_copies_only(some_updates((2, 5, 8), publishes=(2, 5, 8)))
+    assert not parts.publishes_copies_only(some_updates((2, 5, 8)))
+    assert not parts.publishes_copies_only(some_updates(range(9)))
 
 
 @pytest.mark.parametrize(("first", "fixed"), [(0.0, []), (5.0, [1])])
 def test_a_part_that_never_changes_may_stay_random_but_not_a_copy(first, fixed):
     initial = {"online": np.arange(2.0), "target": np.arange(first, first + 2.0)}
-    assert updates.fixed_leaves(update_run(copies=()), lambda: initial).tolist() == fixed
-    assert updates.fixed_leaves(update_run(copies=(2,)), lambda: initial).tolist() == []
+    assert parts.fixed_leaves(some_updates(copies=()), lambda: initial).tolist() == fixed
+    assert parts.fixed_leaves(some_updates(copies=(2,)), lambda: initial).tolist() == []
 
 
 def test_an_action_of_several_choices_is_legal_if_all_of_them_are():
