@@ -95,7 +95,7 @@ TASKS: dict[str, Task] = {
     "Recall, 30 steps": _recall(30, rows=64, learned=48, batch=16),
     "Recall, 100 steps": _recall(100, **_HUNDRED),
     "MemoryChain, 100 steps": _delayed(_CHAIN, 100, **_HUNDRED),
-    "Recall, 300 steps": _recall(300, rows=384, learned=384, batch=4, ppo_steps=300_000),
+    "Recall, 300 steps": _recall(300, rows=384, learned=384, batch=4),
     # They differ in what is to be remembered: the last cards, all cards in reverse order, numbers
     # of cards, and velocities under noise.
     "RepeatPreviousEasy": _popgym("RepeatPreviousEasy", 300_000),
