@@ -91,6 +91,21 @@ In the table, "–" under "repeated on" means: in no second process yet.
 
 """
 
+_SUITES = {
+    "MinAtar": [
+        f"{game}-MinAtar"
+        for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
+    ],
+    "MuJoCo": ["Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"],
+}
+_BY_SUITE = """
+## By suite
+
+The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
+settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
+Asterix. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah and those of
+`ppo_hopper` on the others, and SAC has another learning rate on Walker2d.
+"""
 _PEERS = """
 ## Other systems
 
@@ -135,6 +150,7 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     return (
         _HEADER
         + rows
+        + _by_suite(groups)
         + _certificates(folder, groups)
         + curves
         + _peers(folder, groups)
@@ -195,26 +211,51 @@ def _file_name(task: str) -> str:
 
 def _table_row(name: str, records: list[dict[str, Any]], certificate: str) -> str:
     summaries = [each["summary"] for each in records]
-    final = [each["final_episode_return_mean"] for each in summaries]
     best = [each["best_episode_return_mean"] for each in summaries]
     steps = [each["env_steps"] for each in summaries]
     config = records[0]["config"]
-    interval = "–"
-    if len(final) >= MIN_VALUES:
-        low, high = bootstrap_interval(np.array(final), seed=0)
-        interval = f"{low:.2f}, {high:.2f}"
     cells = (
         f"`{name}`",
         f"{config['env.suite']} {config['env.id']}",
         ", ".join(str(each["seed"]) for each in records),
         f"{min(steps):,} – {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
-        f"{interquartile_mean(np.array(final)):.2f} [{interval}]",
+        _mean_and_interval(records),
         f"{min(best):.2f} – {max(best):.2f}",
         f"{max(each['wall_time_s'] for each in summaries):,.0f} s",
         ", ".join(f"`{each}`" for each in dict.fromkeys(each["commit"] for each in records)),
         certificate,
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _mean_and_interval(records: list[dict[str, Any]]) -> str:
+    """Return the interquartile mean over the seeds of the last returns, with its interval."""
+    final = np.array([each["summary"]["final_episode_return_mean"] for each in records])
+    interval = "–"
+    if len(final) >= MIN_VALUES:
+        low, high = bootstrap_interval(final, seed=0)
+        interval = f"{low:.2f}, {high:.2f}"
+    return f"{interquartile_mean(final):.2f} [{interval}]"
+
+
+def _by_suite(groups: dict[str, list[dict[str, Any]]]) -> str:
+    """Return for each suite that has records a table of agents by tasks."""
+    tables = ""
+    for suite, tasks in _SUITES.items():
+        cells: dict[tuple[str, int], dict[str, str]] = {}
+        for records in groups.values():
+            config = records[0]["config"]
+            if config["env.id"] in tasks:
+                agent, env_steps = config["agent.name"], config["run.total_env_steps"]
+                row = cells.setdefault((agent, env_steps), {})
+                row[config["env.id"]] = _mean_and_interval(records)
+        heads = " | ".join(task.removesuffix(f"-{suite}") for task in tasks)
+        if cells:
+            tables += f"\n| {suite} | env steps | {heads} |\n|---|---|{'---|' * len(tasks)}\n"
+        for (agent, env_steps), row in cells.items():
+            shown = " | ".join(row.get(task, "–") for task in tasks)
+            tables += f"| `{agent}` | {env_steps:,} | {shown} |\n"
+    return _BY_SUITE + tables if tables else ""
 
 
 def _certificate_cell(folder: pathlib.Path, name: str, records: list[dict[str, Any]]) -> str:

@@ -83,7 +83,19 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     assert "| `of_other_settings` | jax Bandit-v0 |" in page
     assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [–] | 4.00" in page
     assert "written by hand" in page
+    assert "## By suite" not in page
     assert "-dirty" not in page
+
+
+def test_the_tasks_of_a_suite_are_beside_each_other():
+    page = results.make_page()
+    lines = [line.split(" | ") for line in page.splitlines()]
+    (head,) = [line for line in lines if line[0] == "| MinAtar"]
+    column = head.index("Freeway")
+    (of_ppo,) = [line for line in lines if line[0] == "| `ppo`" and len(line) == len(head)]
+    records = read_records()["ppo_minatar_freeway"]
+    finals = [each["summary"]["final_episode_return_mean"] for each in records]
+    assert of_ppo[column].startswith(f"{np.mean(finals):.2f} [{min(finals):.2f}")
 
 
 @pytest.mark.parametrize(
