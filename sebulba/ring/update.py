@@ -8,7 +8,7 @@ rerun that update.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -124,14 +124,13 @@ class Update:
             state, metrics = self.step(state, env_steps)
             metrics = jax.tree.map(lambda x: x[None], metrics)
         elif num_updates > 1:
-            shapes = jax.eval_shape(self.step, state, env_steps)[1]
 
-            def step(packed: PyTree, _: None) -> tuple[PyTree, list[jax.Array]]:
+            def step(packed: PyTree, _: None) -> tuple[PyTree, dict[tuple[str, ...], jax.Array]]:
                 state, metrics = self.step(_unpack_counts(*packed), env_steps)
                 return _pack_counts(state), _pack(metrics)
 
             packed, metrics_of_steps = jax.lax.scan(step, _pack_counts(state), length=num_updates)
-            state, metrics = _unpack_counts(*packed), _unpack(metrics_of_steps, shapes)
+            state, metrics = _unpack_counts(*packed), _unpack(metrics_of_steps)
         # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
 
@@ -187,18 +186,23 @@ def _unpack_counts(state: LearnerState, counts: jax.Array) -> LearnerState:
     return dataclasses.replace(state, step=step, non_finite=non_finite)
 
 
-def _pack(scalars: PyTree) -> list[jax.Array]:
-    """Return the scalars of a tree as an array for each of their dtypes."""
-    by_dtype: dict[Any, list[jax.Array]] = {}
-    for leaf in map(jnp.asarray, jax.tree.leaves(scalars)):
-        by_dtype.setdefault(leaf.dtype, []).append(leaf)
-    return [jnp.stack(leaves) for leaves in by_dtype.values()]
+def _pack(metrics: Metrics) -> dict[tuple[str, ...], jax.Array]:
+    """Return the metrics of each dtype in one array, by their names."""
+    by_dtype: dict[Any, dict[str, jax.Array]] = {}
+    for name, value in sorted(metrics.items()):
+        array = jnp.asarray(value)
+        by_dtype.setdefault(array.dtype, {})[name] = array
+    return {tuple(each): jnp.stack(list(each.values())) for each in by_dtype.values()}
 
 
-def _unpack(packed: Sequence[jax.Array], shapes: PyTree) -> PyTree:
-    """Return the tree of scalars that `_pack` was given, each `[...]` for packed `[..., n]`."""
-    columns = {each.dtype: iter(jnp.moveaxis(each, -1, 0)) for each in packed}
-    return jax.tree.map(lambda leaf: next(columns[leaf.dtype]), shapes)
+def _unpack(packed: dict[tuple[str, ...], jax.Array]) -> Metrics:
+    """Return the metrics that `_pack` was given, each `[...]` for packed `[..., n]`."""
+    columns = {
+        name: column
+        for names, array in packed.items()
+        for name, column in zip(names, jnp.moveaxis(array, -1, 0), strict=True)
+    }
+    return dict(sorted(columns.items()))
 
 
 def loss_and_gradients(
