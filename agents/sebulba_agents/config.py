@@ -88,6 +88,8 @@ class ImpalaConfig(ActorCriticConfig):
 class PPOConfig(ActorCriticConfig):
     """PPO (Schulman et al. 2017, arXiv 1707.06347)."""
 
+    default_policy_lag = 0  # 1 costs up to 1.5 times the env steps: docs/lag.md
+
     name: str = "ppo"
     lambda_: Fraction = 0.95
     """λ of the generalised advantages."""

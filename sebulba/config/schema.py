@@ -97,8 +97,8 @@ class LearnerConfig:
     """Trajectories per learner cycle."""
     policy_lag: Natural | Literal["auto"] | None = "auto"
     """Exact age of the acting networks, in learner cycles; makes the run repeatable. 0: lock-step.
-    1: acting and learning overlap. auto: 1, or 0 if the agent does not correct for a lag or
-    run.mode is anakin. null: act with the newest networks, free-running."""
+    1: acting and learning overlap. auto: 1, or 0 for ppo, an agent that does not correct for a
+    lag, and run.mode anakin. null: act with the newest networks, free-running."""
     queue_slots_per_actor: Count | None = None
     """Capacity of the trajectory deque, in trajectories per actor thread. null: what policy_lag
     needs."""
@@ -296,7 +296,9 @@ class Config:
         if self.learner.policy_lag != "auto":
             return self.learner.policy_lag
         corrects = declared(self.agent, AgentSettings, "corrects_for_policy_lag")
-        return 1 if corrects and self.run.mode != "anakin" else 0
+        if not corrects or self.run.mode == "anakin":
+            return 0
+        return declared(self.agent, AgentSettings, "default_policy_lag")
 
     @property
     def has_fixed_order(self) -> bool:

@@ -157,7 +157,7 @@ def describe_bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> str:
         case "taking turns":
             return (
                 f"actors and learner wait for each other ({networks_waits:.0%} and {learner_waits}"
-                " of their time): increase learner.policy_lag"
+                " of their time): a larger learner.policy_lag is faster, and may cost env steps"
             )
         case "actor-bound":
             busiest = max(BUSY_ACTING, key=lambda activity: actor.get(activity, 0.0))
