@@ -3,8 +3,9 @@
     python -m benchmarks.craftax --agents ppo ppo_lstm --seeds 301 302 303 [--page PAGE]
 
 Craftax-Classic (Matthews et al. 2024, arXiv 2402.16801) is Crafter (Hafner 2021, arXiv 2109.06780)
-in JAX: each of 22 achievements pays 1 once in an episode. Each agent has its defaults, and is
-trained for 1M env steps on symbolic observations. Then it plays with sampled actions.
+in JAX: each of 22 achievements pays 1 once in an episode. Each agent has its defaults, or a config
+that comes with Sebulba, and is trained for 1M env steps on symbolic observations. Then it plays
+with sampled actions.
 
 Records are in `benchmarks/craftax.json`; seeds that are there are not trained again. `--page`
 writes their tables into a page.
@@ -29,17 +30,19 @@ from benchmarks import harness
 RECORDS = pathlib.Path(__file__).with_suffix(".json")
 BEGIN, END = "<!-- craftax: begin -->", "<!-- craftax: end -->"
 ID = "Craftax-Classic-Symbolic-v1"
-AGENTS: dict[str, dict[str, Any]] = {
-    "ppo": {"agent.name": "ppo"},
-    "ppo_lstm": {"agent.name": "ppo", "agent.lstm_size": 128},
+AGENTS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "ppo": (None, {"agent.name": "ppo"}),
+    "ppo_lstm": (None, {"agent.name": "ppo", "agent.lstm_size": 128}),
+    "ppo_craftax_classic": ("ppo_craftax_classic", {}),
 }
-"""What a config of three lines says beside the environment, by the name of a row."""
+"""A config, and what a config of three lines says beside the environment, by the name of a row."""
 
 
 def train(agent: str, seed: int, *, env_steps: int, num_episodes: int) -> dict[str, Any]:
     """Train, play, and return the mean return and the share of episodes with each achievement."""
     with tempfile.TemporaryDirectory() as directory:
-        overrides = AGENTS[agent] | {
+        config, settings = AGENTS[agent]
+        overrides = settings | {
             "env.suite": "craftax",
             "env.id": ID,
             "run.total_env_steps": env_steps,
@@ -47,7 +50,7 @@ def train(agent: str, seed: int, *, env_steps: int, num_episodes: int) -> dict[s
             "run_dir": f"{directory}/run",
         }
         started = time.perf_counter()
-        result = sebulba.train(sebulba.load_config(None, overrides), verbose=False)
+        result = sebulba.train(sebulba.load_config(config, overrides), verbose=False)
         wall_time_s = time.perf_counter() - started
         policy = sebulba.load_policy(result.run_dir, greedy=False, seed=seed)
     returns, unlocked = play(policy, num_episodes=num_episodes, seed=seed)
