@@ -50,4 +50,5 @@ def test_a_page_gets_the_tables_of_the_records(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("agent", benchmark.AGENTS)
 def test_each_agent_is_a_valid_config(agent):
-    sebulba.load_config(None, benchmark.AGENTS[agent] | {"env.id": benchmark.ID})
+    config, settings = benchmark.AGENTS[agent]
+    assert sebulba.load_config(config, settings | {"env.id": benchmark.ID}).env.id == benchmark.ID

@@ -19,7 +19,7 @@ CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))
-    if config.env.suite in ("gymnax", "jaxmarl", "jumanji", "pgx"):
+    if config.env.suite in ("craftax", "gymnax", "jaxmarl", "jumanji", "pgx"):
         pytest.importorskip(config.env.suite)
     if config.env.suite == "pettingzoo":
         pytest.importorskip("mpe2")
