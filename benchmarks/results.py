@@ -109,7 +109,11 @@ Asterix. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah an
 _PEERS = """
 ## Other systems
 
-Figures of other systems for the same tasks and numbers of env steps:
+**Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
+larger network, other rates and twice as many env steps; on Asterix, one of PureJaxRL's two seeds is
+ahead, too. On Crafter they are [far ahead](results_in_detail.md#craftax-classic).
+
+Figures of other systems for the same tasks, and for the same numbers of env steps unless said:
 
 | config | ours | ours without noise | other system | its return | how it was measured |
 |---|---|---|---|---|---|
