@@ -33,6 +33,8 @@ def test_flags_replace_values_of_the_file_which_replace_defaults(write):
         ("agent: {name: impala}", 1),
         ("agent: {name: a2c}", 0),
         ("agent: {name: impala}\nrun: {mode: anakin}", 0),
+        ("agent: {name: ppo}", 0),
+        ("agent: {name: ppo}\nlearner: {policy_lag: 1}", 1),
         ("agent: {name: a2c}\nlearner: {policy_lag: 2, allow_uncorrected_lag: true}", 2),
         ("agent: {name: impala}\nlearner: {policy_lag: null}", None),
     ],
