@@ -111,7 +111,7 @@ _PEERS = """
 
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
 larger network, other rates and twice as many env steps; on Asterix, one of PureJaxRL's two seeds is
-ahead, too. On Crafter they are [far ahead](results_in_detail.md#craftax-classic).
+ahead, too. So they are [on Crafter](results_in_detail.md#craftax-classic).
 
 Figures of other systems for the same tasks, and for the same numbers of env steps unless said:
 
