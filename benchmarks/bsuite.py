@@ -18,6 +18,7 @@ import inspect
 import json
 import os
 import pathlib
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -175,7 +176,7 @@ def _stamp() -> dict[str, str]:
 
 
 def table(records: Mapping[str, Any]) -> str:
-    """Return the scores as a Markdown table: a row for each experiment that was run."""
+    """Return the scores as a Markdown table: a row for each experiment, and a kind's mean."""
     agents = [name for name in AGENTS if name in records]
     lines = [
         f"| measures | experiment | {' | '.join(f'`{each}`' for each in agents)} |",
@@ -187,9 +188,19 @@ def table(records: Mapping[str, Any]) -> str:
             if any(found):
                 cells = [_cell(each) for each in found]
                 lines.append(f"| {kind} | `{name}` | {' | '.join(cells)} |")
+        means = [_mean(records[agent], names) for agent in agents]
+        if any(means):
+            lines.append(f"| **{kind}** | mean | {' | '.join(each or '–' for each in means)} |")
     rows = [each for agent in agents for each in records[agent].values()]
     commits = ", ".join(sorted({f"`{each['commit']}`" for each in rows}))
     return "\n".join([*lines, "", f"Measured at {commits}."])
+
+
+def _mean(experiments: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the mean score of some experiments; empty unless all were run."""
+    if not all(name in experiments for name in names):
+        return ""
+    return f"**{statistics.mean(experiments[name]['score'] for name in names):.2f}**"
 
 
 def _cell(found: Mapping[str, Any] | None) -> str:

@@ -31,6 +31,13 @@ def test_the_table_has_the_score_of_each_agent_and_the_settings_that_were_run():
     ]
 
 
+def test_a_kind_that_was_run_as_a_whole_has_a_mean():
+    both = RECORDS["ppo"] | {"memory_size": RECORDS["ppo"]["memory_len"] | {"score": 1.0}}
+    lines = benchmark.table({"ppo": both, "ddqn": RECORDS["ddqn"]}).splitlines()
+    assert "| **memory** | mean | **0.50** | – |" in lines
+    assert not any("**basic**" in line for line in lines)
+
+
 def test_the_page_keeps_what_is_around_the_table(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{benchmark.BEGIN}\nold\n{benchmark.END}\nafter\n")
