@@ -14,6 +14,7 @@ from sebulba.agent_check import num_updates_of
 from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.mapping import Mapped, Mapping, map_over_learner_devices
+from sebulba.devices.memory import num_bytes
 from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.records import Unroll
@@ -28,6 +29,7 @@ from sebulba.ring.update import (
 from sebulba.types import EnvStepCount, Networks
 
 _DEFAULTS = LearnerConfig()
+_LARGE = 4  # times the unrolls of a cycle; experience of an on-policy agent is as large as these
 
 
 class LearnerPrograms:
@@ -164,12 +166,15 @@ class Learner:
         calls = [num_updates]
         if num_updates > 1 and not self._is_one_call(num_updates, to_add, count):
             calls = [1] * num_updates
+        if calls[0] == 1 and self._copies_experience(to_add):
+            calls = [0, *calls]
         metrics: list[Metrics] = []
         for num_updates_of_call in calls:
             program = self.programs.update(num_updates_of_call, has_unrolls=bool(to_add))
             self.clock.begin(UPDATE if program.has_run else COMPILE)
             self.state, self.published, metrics_of_call = program(self.state, to_add, count)
-            metrics.append(metrics_of_call)
+            if num_updates_of_call or len(calls) == 1:
+                metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
             to_add = ()
         # An actor's program that was given unfinished networks would wait for this update on its
@@ -202,6 +207,16 @@ class Learner:
                 self.learner_devices.devices[0].platform,
             )
         return programs.has_one_call
+
+    def _copies_experience(self, unrolls: tuple[Unroll, ...]) -> bool:
+        """Whether adding unrolls and one update in a call would copy a replay on a CPU.
+
+        XLA fuses the writing of the new rows into the reading of a sample as well, which then needs
+        the old replay beside the new one. A loop of several updates is no such reader.
+        """
+        if self.learner_devices.devices[0].platform != "cpu":
+            return False
+        return num_bytes(self.state.experience) > _LARGE * num_bytes(unrolls)
 
     def check(self) -> None:
         """Raise if too many updates in a row were not finite; call it once the cycle is recorded.

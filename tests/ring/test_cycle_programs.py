@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from sebulba.config.loading import load_config
+from sebulba.devices.mapping import Mapped
+from sebulba.devices.memory import num_bytes
+from sebulba.ring.update import LearnerState
 from sebulba.toolkit.convolutions import convolve
 from tests import rings
 from tests.extras import needs_search
@@ -143,3 +146,35 @@ def as_numbers(state):
         return jax.random.key_data(leaf) if is_key else leaf
 
     return jax.tree.map(as_number, state)
+
+
+def test_no_call_copies_a_replay_on_a_cpu(monkeypatch):
+    config = load_config(
+        str(CONFIGS / "ddqn_bandit.yaml"),
+        {
+            "env.id": "Catch-v0",
+            "actor.threads_per_device": 1,
+            "actor.num_envs": 1,
+            "actor.trajectory_length": 8,
+            "agent.batch_size": 8,
+            "agent.replay_ratio": 1.0,  # one update in a learner cycle
+            "agent.min_replay_rows": 8,
+            "agent.replay_capacity": 50_000,
+        },
+    )
+    call, temporary = Mapped.__call__, []
+
+    def measured_call(mapped, *args):
+        if isinstance(args[0], LearnerState):
+            memory = mapped.trace(*args).lower().compile().memory_analysis()
+            temporary.append(memory.temp_size_in_bytes)
+        return call(mapped, *args)
+
+    monkeypatch.setattr(Mapped, "__call__", measured_call)
+    ring = rings.make_ring(config)
+    publish(ring)
+    for _ in range(3):
+        learn(ring, act_in_turn(ring))
+    close(ring)
+    assert ring.learner.num_updates > 0
+    assert max(temporary) < num_bytes(ring.learner.state.experience) / 10
