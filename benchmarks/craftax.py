@@ -35,7 +35,7 @@ AGENTS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "ppo_lstm": (None, {"agent.name": "ppo", "agent.lstm_size": 128}),
     "ppo_craftax_classic": ("ppo_craftax_classic", {}),
 }
-"""A config, and what a config of three lines says beside the environment, by the name of a row."""
+"""By the name of a row: a config, or None, and what three lines say beside the environment."""
 
 
 def train(agent: str, seed: int, *, env_steps: int, num_episodes: int) -> dict[str, Any]:

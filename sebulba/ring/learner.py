@@ -71,6 +71,8 @@ class LearnerPrograms:
         )
         # Whether a cycle with several updates is one call; None: decided before the first of them.
         self.has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
+        # Whether trajectories are added in a call of their own before one update; None: as above.
+        self.adds_apart: bool | None = None
         # By the number of updates, and whether trajectories are added.
         self._updates: dict[tuple[int, bool], Mapped] = {}
         # Programs of `Anakin` by the updates of a learner cycle, and whether they are mapped over
@@ -166,7 +168,7 @@ class Learner:
         calls = [num_updates]
         if num_updates > 1 and not self._is_one_call(num_updates, to_add, count):
             calls = [1] * num_updates
-        if calls[0] == 1 and self._copies_experience(to_add):
+        if calls[0] == 1 and self._adds_apart(to_add):
             calls = [0, *calls]
         metrics: list[Metrics] = []
         for num_updates_of_call in calls:
@@ -208,15 +210,17 @@ class Learner:
             )
         return programs.has_one_call
 
-    def _copies_experience(self, unrolls: tuple[Unroll, ...]) -> bool:
-        """Whether adding unrolls and one update in a call would copy a replay on a CPU.
+    def _adds_apart(self, unrolls: tuple[Unroll, ...]) -> bool:
+        """Whether one call for adding unrolls and an update would copy a whole replay, on a CPU.
 
         XLA fuses the writing of the new rows into the reading of a sample as well, which then needs
         the old replay beside the new one. A loop of several updates is no such reader.
         """
-        if self.learner_devices.devices[0].platform != "cpu":
-            return False
-        return num_bytes(self.state.experience) > _LARGE * num_bytes(unrolls)
+        programs = self.programs
+        if programs.adds_apart is None:
+            is_replay = num_bytes(self.state.experience) > _LARGE * num_bytes(unrolls)
+            programs.adds_apart = is_replay and self.learner_devices.devices[0].platform == "cpu"
+        return programs.adds_apart
 
     def check(self) -> None:
         """Raise if too many updates in a row were not finite; call it once the cycle is recorded.
