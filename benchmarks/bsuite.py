@@ -9,13 +9,15 @@ with MNIST are left out: they download it. Where an experiment leaves its seed o
 
 Each agent has its defaults, but for what one environment requires (`AGENTS`), and is trained on
 `--settings` of each experiment, by default on one in three. Records are in
-`benchmarks/bsuite.json`, and `--page` writes their table into a page.
+`benchmarks/bsuite.json`, `--page` writes their table into a page, and `--radar` draws bsuite's
+figure of the agents that were trained on all experiments.
 """
 
 import argparse
 import importlib.metadata
 import inspect
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import sebulba
 from benchmarks import harness
+from sebulba.figures.drawing import COLOURS, save
 
 if TYPE_CHECKING:
     import dm_env
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 RECORDS = pathlib.Path(__file__).with_suffix(".json")
 BEGIN, END = "<!-- bsuite: begin -->", "<!-- bsuite: end -->"
 _STRIDE = 3  # one setting in three
-_EXPLORATION_STEPS = 10_000  # at most, env steps over which DDQN's ε falls
+_EXPLORATION_STEPS = 10_000  # at most, env steps over which ε falls
 
 _ONE_ENVIRONMENT = {"actor.threads_per_device": 1, "actor.num_envs": 1}
 _PPO = {**_ONE_ENVIRONMENT, "agent.name": "ppo", "actor.trajectory_length": 128}
@@ -42,8 +45,11 @@ AGENTS: dict[str, dict[str, Any]] = {
     # The unroll of one environment is one minibatch.
     "ppo_lstm": {**_PPO, "agent.lstm_size": 128, "agent.num_minibatches": 1},
     "ddqn": {**_ONE_ENVIRONMENT, "agent.name": "ddqn", "actor.trajectory_length": 8},
+    "pqn": {**_ONE_ENVIRONMENT, "agent.name": "pqn", "actor.trajectory_length": 32},
+    "r2d2": {**_ONE_ENVIRONMENT, "agent.name": "r2d2"},
 }
 """What differs from the defaults of an agent, by the name of a row."""
+_SCHEDULED_EXPLORATION = ("ddqn", "pqn")
 
 # In the order of bsuite's plots, by what they measure.
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
@@ -54,6 +60,8 @@ EXPERIMENTS: dict[str, tuple[str, ...]] = {
     "credit assignment": ("umbrella_length", "umbrella_distract", "discounting_chain"),
     "memory": ("memory_len", "memory_size"),
 }
+
+_NAMES = [name for names in EXPERIMENTS.values() for name in names]
 
 
 def make(
@@ -115,7 +123,7 @@ def train(agent: str, bsuite_id: str, *, results_dir: str, seed: int) -> dict[st
             "seed": seed,
             "run_dir": f"{directory}/run",
         }
-        if agent == "ddqn":
+        if agent in _SCHEDULED_EXPLORATION:
             # A tenth of these env steps would be most of the episodes of cartpole, which end early.
             overrides["agent.epsilon"] = {
                 "schedule": "linear",
@@ -210,18 +218,45 @@ def _cell(found: Mapping[str, Any] | None) -> str:
     return f"{found['score']:.2f} ({numbers})"
 
 
+def radar(records: Mapping[str, Any], path: pathlib.Path) -> None:
+    """Draw bsuite's radar: the mean score over the experiments of each of its tags.
+
+    It has the agents that were trained on all experiments. bsuite's own fails with pandas 3.
+    """
+    from bsuite.experiments import summary_analysis
+    from matplotlib.figure import Figure
+
+    tags = sorted(summary_analysis.ALL_TAGS)
+    tags_of = {name: summary_analysis.BSUITE_INFO[name].tags for name in _NAMES}
+    angles = [2 * math.pi * i / len(tags) for i in range(len(tags) + 1)]
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes = figure.subplots(subplot_kw={"projection": "polar"})
+    complete = [name for name in AGENTS if records.get(name, {}).keys() >= set(_NAMES)]
+    for agent, colour in zip(complete, COLOURS, strict=False):
+        score = {name: records[agent][name]["score"] for name in _NAMES}
+        means = [
+            statistics.mean(score[name] for name in _NAMES if tag in tags_of[name]) for tag in tags
+        ]
+        axes.plot(angles, [*means, means[0]], color=colour, label=agent)
+        axes.fill(angles, [*means, means[0]], color=colour, alpha=0.1)
+    axes.set_xticks(angles[:-1], [tag.replace("_", " ") for tag in tags])
+    axes.set_ylim(0, 1)
+    figure.legend(loc="outside right lower")
+    save(figure, path)
+
+
 def main() -> None:
     """Train, score, and write the records."""
-    all_names = [name for names in EXPERIMENTS.values() for name in names]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--agent", choices=AGENTS)
-    parser.add_argument("--experiments", nargs="+", choices=all_names, default=all_names)
+    parser.add_argument("--experiments", nargs="+", choices=_NAMES, default=_NAMES)
     parser.add_argument("--settings", type=int, nargs="+", help="numbers; default: one in three")
     parser.add_argument("--seed", type=int, default=301)
     parser.add_argument("--json", type=pathlib.Path, default=RECORDS, help="where the records are")
     parser.add_argument("--page", type=pathlib.Path, help="also replace the table of this page")
+    parser.add_argument("--radar", type=pathlib.Path, help="also draw bsuite's radar; needs plot")
     arguments = parser.parse_args()
     records = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     if arguments.agent is not None:
@@ -233,6 +268,8 @@ def main() -> None:
             numbers = arguments.settings or range(0, len(ids), _STRIDE)
             chosen += [ids[i] for i in numbers if i < len(ids)]
         measure(arguments.agent, chosen, records, arguments.json, seed=arguments.seed)
+    if arguments.radar is not None:
+        radar(records, arguments.radar)
     if arguments.page is not None:
         harness.replace_between(arguments.page, BEGIN, END, table(records))
 

@@ -105,3 +105,14 @@ def test_a_run_is_scored_by_bsuite(bsuite, tmp_path):
         while not time_step.last():
             time_step = environment.step(0)
     assert benchmark.score(str(tmp_path)) == {"deep_sea": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_radar_has_the_agents_that_were_trained_on_all_experiments(bsuite, tmp_path):
+    pytest.importorskip("matplotlib")
+    names = [name for group in benchmark.EXPERIMENTS.values() for name in group]
+    of_ppo = {name: {"score": 0.5} for name in names}
+    records = {"ppo": of_ppo, "ddqn": {"catch": {"score": 1.0}}}
+    benchmark.radar(records, tmp_path / "radar.svg")
+    drawn = (tmp_path / "radar.svg").read_text()
+    assert "credit assignment" in drawn and "ppo" in drawn and "ddqn" not in drawn
