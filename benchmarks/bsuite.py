@@ -224,8 +224,10 @@ def radar(records: Mapping[str, Any], path: pathlib.Path) -> None:
     It has the agents that were trained on all experiments. bsuite's own fails with pandas 3.
     """
     from bsuite.experiments import summary_analysis
+    from matplotlib import style
     from matplotlib.figure import Figure
 
+    style.use("default")  # bsuite sets its own
     tags = sorted(summary_analysis.ALL_TAGS)
     tags_of = {name: summary_analysis.BSUITE_INFO[name].tags for name in _NAMES}
     angles = [2 * math.pi * i / len(tags) for i in range(len(tags) + 1)]
@@ -241,6 +243,7 @@ def radar(records: Mapping[str, Any], path: pathlib.Path) -> None:
         axes.fill(angles, [*means, means[0]], color=colour, alpha=0.1)
     axes.set_xticks(angles[:-1], [tag.replace("_", " ") for tag in tags])
     axes.set_ylim(0, 1)
+    axes.tick_params("x", pad=20)
     figure.legend(loc="outside right lower")
     save(figure, path)
 
