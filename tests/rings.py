@@ -8,6 +8,8 @@ import contextlib
 import signal
 import time
 
+import jax.numpy as jnp
+
 from sebulba.devices.roles import assign_devices
 from sebulba.hosts.agreement import Agreement
 from sebulba.process import start_daemon
@@ -283,3 +285,9 @@ def trace_update(ring, item):
 def program_of_cycles(ring):
     """Return the one program of a ring, whose cycles have an update."""
     return anakin.Anakin(ring).program(1)
+
+
+def trace_program_of_cycles(ring):
+    """Return the traced call of that program for one learner cycle."""
+    one_program = anakin.Anakin(ring)
+    return one_program.program(1).call.trace(*one_program.begin(), jnp.int32(1))

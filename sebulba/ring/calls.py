@@ -24,8 +24,12 @@ from sebulba.ring.records import UnrollInfo
 from sebulba.ring.ring import CountedCycle, Ring
 from sebulba.types import EnvStepCount, Networks, PyTree
 
-# A call is as short as that, so that signals, checkpoints and evaluations need not wait.
+# A call is as short as that, so that signals, checkpoints and evaluations need not wait. But a call
+# also copies what it starts from, to be able to start there again, which takes a CPU up to a second
+# for each GB. So calls of a large replay are longer, and the copy takes about a tenth of them.
 _CALL_S = 0.25
+_LONGEST_CALL_S = 5.0
+_CPU_COPIES_BYTES_PER_S = 1e9
 # A call is dispatched ahead if what it starts from is at most so large, since it is held a third
 # time, and if the last call was at most so long, since a call ahead may be in vain. Between larger
 # and longer calls, the time in which Python counts is not noticed.
@@ -83,6 +87,7 @@ class Calls:
         """
         self._clocks = tuple(clocks)
         self._is_small = num_bytes(begin) <= _MAX_BYTES_AHEAD
+        self._call_s = seconds_of_call(begin)
         self._compiled: set[int] = set()  # updates of the learner cycles of programs that have run
         self._max_cycles = 1  # of the next call; adapted to the time that calls take
         self._ahead: Call | None = None  # the next call, if it has been dispatched
@@ -153,10 +158,19 @@ class Calls:
         return self.dispatch(cycles.program(num_updates), call.end, num_cycles, num_updates)
 
     def _adapt(self, seconds: float, capacity: int) -> None:
-        if seconds < _CALL_S / 2:
+        if seconds < self._call_s / 2:
             self._max_cycles = min(2 * self._max_cycles, capacity)
-        elif seconds > _CALL_S:
+        elif seconds > self._call_s:
             self._max_cycles = max(1, self._max_cycles // 2)
+
+
+def seconds_of_call(begin: Begin) -> float:
+    """Return how long a call should take that starts from these arrays."""
+    devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(begin)))
+    if any(device.platform != "cpu" for device in devices):
+        return _CALL_S
+    copying = num_bytes(begin) / _CPU_COPIES_BYTES_PER_S
+    return min(max(_CALL_S, 10 * copying), _LONGEST_CALL_S)
 
 
 def cycles_until_due(

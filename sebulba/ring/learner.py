@@ -14,7 +14,6 @@ from sebulba.agent_check import num_updates_of
 from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
 from sebulba.devices.mapping import Mapped, Mapping, map_over_learner_devices
-from sebulba.devices.memory import num_bytes
 from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.records import Unroll
@@ -29,7 +28,6 @@ from sebulba.ring.update import (
 from sebulba.types import EnvStepCount, Networks
 
 _DEFAULTS = LearnerConfig()
-_LARGE = 4  # times the unrolls of a cycle; experience of an on-policy agent is as large as these
 
 
 class LearnerPrograms:
@@ -58,6 +56,7 @@ class LearnerPrograms:
             agent=agent,
             max_non_finite_updates=config.non_finite_limit,
             gradients=config.gradients,
+            adds_in_branch=learner_devices.devices[0].platform == "cpu",
         )
         self.init = state_initializer(agent, learner_devices, num_streams_per_device)
         # A copy: the first update donates the state, and actors would hold deleted arrays.
@@ -71,8 +70,6 @@ class LearnerPrograms:
         )
         # Whether a cycle with several updates is one call; None: decided before the first of them.
         self.has_one_call = None if config.cycle == "auto" else config.cycle == "one_program"
-        # Whether trajectories are added in a call of their own before one update; None: as above.
-        self.adds_apart: bool | None = None
         # By the number of updates, and whether trajectories are added.
         self._updates: dict[tuple[int, bool], Mapped] = {}
         # Programs of `Anakin` by the updates of a learner cycle, and whether they are mapped over
@@ -168,15 +165,12 @@ class Learner:
         calls = [num_updates]
         if num_updates > 1 and not self._is_one_call(num_updates, to_add, count):
             calls = [1] * num_updates
-        if calls[0] == 1 and self._adds_apart(to_add):
-            calls = [0, *calls]
         metrics: list[Metrics] = []
         for num_updates_of_call in calls:
             program = self.programs.update(num_updates_of_call, has_unrolls=bool(to_add))
             self.clock.begin(UPDATE if program.has_run else COMPILE)
             self.state, self.published, metrics_of_call = program(self.state, to_add, count)
-            if num_updates_of_call or len(calls) == 1:
-                metrics.append(metrics_of_call)
+            metrics.append(metrics_of_call)
             bound_programs_in_flight(metrics)
             to_add = ()
         # An actor's program that was given unfinished networks would wait for this update on its
@@ -209,18 +203,6 @@ class Learner:
                 self.learner_devices.devices[0].platform,
             )
         return programs.has_one_call
-
-    def _adds_apart(self, unrolls: tuple[Unroll, ...]) -> bool:
-        """Whether one call for adding unrolls and an update would copy a whole replay, on a CPU.
-
-        XLA fuses the writing of the new rows into the reading of a sample as well, which then needs
-        the old replay beside the new one. A loop of several updates is no such reader.
-        """
-        programs = self.programs
-        if programs.adds_apart is None:
-            is_replay = num_bytes(self.state.experience) > _LARGE * num_bytes(unrolls)
-            programs.adds_apart = is_replay and self.learner_devices.devices[0].platform == "cpu"
-        return programs.adds_apart
 
     def check(self) -> None:
         """Raise if too many updates in a row were not finite; call it once the cycle is recorded.

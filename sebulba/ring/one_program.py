@@ -139,6 +139,9 @@ def program_of_cycles(
         is_mapped: whether each array has a leading axis of seeds, but for the number of cycles.
     """
     agent, learner_devices = programs.agent, programs.learner_devices
+    device_update = programs.device_update
+    if is_mapped:
+        device_update = dataclasses.replace(device_update, adds_in_branch=False)
     of_seeds: Callable[..., Any] = jax.vmap if is_mapped else lambda function: function
     cycle = jax.jit(
         of_seeds(
@@ -146,7 +149,7 @@ def program_of_cycles(
                 act_cycles=act_cycles,
                 placed_states=placed_states,
                 num_rounds=num_rounds,
-                device_update=programs.device_update,
+                device_update=device_update,
                 learner_devices=learner_devices,
                 num_updates=num_updates,
             )

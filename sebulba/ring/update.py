@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent, Metrics
 from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevices
+from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
 from sebulba.ring.records import Unroll
 from sebulba.toolkit.frame_stack import with_stacks
@@ -27,6 +28,7 @@ from sebulba.types import Array, Clock, EnvStepCount, Experience, Networks, PyTr
 UPDATE_SCOPE = "update"
 """The named scope of an optimisation step, in compiled programs and profiles."""
 
+_LARGE = 4  # times the unrolls of a cycle; experience of an on-policy agent is as large as these
 _Tree = TypeVar("_Tree", bound=PyTree)
 
 
@@ -87,6 +89,7 @@ class Update:
     agent: Agent
     max_non_finite_updates: int
     gradients: str = "float32"  # dtype in which gradients cross between devices
+    adds_in_branch: bool = False  # to a replay; on a CPU, and not with a batched `LearnerState`
 
     def cycle(
         self,
@@ -108,17 +111,7 @@ class Update:
             The state, the actors' networks, and the metrics `[num_updates]` of the steps.
         """
         if unrolls:
-            experience = experience_of(state)
-            for unroll in unrolls:
-                experience = self.agent.update_experience(
-                    state.networks,
-                    experience,
-                    unroll.initial_state,
-                    unroll.final_state,
-                    with_stacks(unroll.trajectory),
-                    unroll.actor_id,
-                )
-            state = dataclasses.replace(state, experience=_block(experience))
+            state = dataclasses.replace(state, experience=_block(self._add(state, unrolls)))
         metrics: Metrics = {}
         if num_updates == 1:
             state, metrics = self.step(state, env_steps)
@@ -133,6 +126,29 @@ class Update:
             state, metrics = _unpack_counts(*packed), _unpack(metrics_of_steps)
         # The actors' networks are results of their own: the next call donates the state only.
         return state, self.agent.actor_networks(state.networks), metrics
+
+    def _add(self, state: LearnerState, unrolls: tuple[Unroll, ...]) -> Experience:
+        """Return this device's experience with the unrolls."""
+
+        def add(experience: Experience) -> Experience:
+            for unroll in unrolls:
+                experience = self.agent.update_experience(
+                    state.networks,
+                    experience,
+                    unroll.initial_state,
+                    unroll.final_state,
+                    with_stacks(unroll.trajectory),
+                    unroll.actor_id,
+                )
+            return experience
+
+        experience = experience_of(state)
+        if not self.adds_in_branch or num_bytes(experience) <= _LARGE * num_bytes(unrolls):
+            return add(experience)
+        # XLA on a CPU fuses the writing of new rows into the reading of a sample as well, which
+        # then needs the old replay beside the new one: a copy of all of it. It cannot look into a
+        # branch, and does not know that this one is always taken.
+        return jax.lax.cond(state.step >= 0, add, lambda before: before, experience)
 
     @jax.named_scope(UPDATE_SCOPE)
     def step(self, state: LearnerState, env_steps: EnvStepCount) -> tuple[LearnerState, Metrics]:

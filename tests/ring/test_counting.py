@@ -5,11 +5,13 @@ import json
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
 from sebulba.devices.memory import num_bytes
+from sebulba.ring.calls import seconds_of_call
 from sebulba.ring.state import joined_boundaries, restore, state_of
 from tests.ring_parts import info_of
 from tests.rings import act, close, learn, make_ring, program_of_cycles, publish
@@ -120,3 +122,9 @@ def test_a_checkpoint_holds_the_episodes_that_end_where_environments_are_recreat
 def stored_of(ring):
     """Return the boundary that a checkpoint stores of the ring's only actor."""
     return state_of(ring)[1]["actors"]["boundaries"][0]
+
+
+def test_a_call_that_copies_a_large_replay_takes_longer():
+    small, large = jnp.zeros(1000), jnp.zeros(25_000_000)
+    assert seconds_of_call((small, (), (), ())) == pytest.approx(0.25)
+    assert seconds_of_call((large, (), (), ())) == pytest.approx(1.0, rel=0.01)
