@@ -3,9 +3,9 @@
     python -m benchmarks.craftax --agents ppo ppo_lstm --seeds 301 302 303 [--page PAGE]
 
 Craftax-Classic (Matthews et al. 2024, arXiv 2402.16801) is Crafter (Hafner 2021, arXiv 2109.06780)
-in JAX: each of 22 achievements pays 1 once in an episode. Each agent has its defaults, or a config
-that comes with Sebulba, and is trained for 1M env steps on symbolic observations. Then it plays
-with sampled actions.
+in JAX: each of 22 achievements pays 1 once in an episode, and a point of health 0.1. Each agent has
+its defaults, or a config that comes with Sebulba, and is trained for 1M env steps on symbolic
+observations. Then it plays with sampled actions.
 
 Records are in `benchmarks/craftax.json`; seeds that are there are not trained again. `--page`
 writes their tables into a page.
@@ -106,7 +106,7 @@ def score(achievements: Mapping[str, float]) -> float:
 def tables(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the returns and scores of each agent, and the share of each achievement."""
     lines = [
-        "| agent | seeds | return in training | return | of the 22 | score | wall time |",
+        "| agent | seeds | return in training | return | return / 22 | score | wall time |",
         "|---|---|---|---|---|---|---|",
     ]
     for agent, runs in records.items():

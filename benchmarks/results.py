@@ -110,8 +110,9 @@ _PEERS = """
 ## Other systems
 
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
-larger network, other rates and twice as many env steps; on Asterix, one of PureJaxRL's two seeds is
-ahead, too. So they are [on Crafter](results_in_detail.md#craftax-classic).
+larger network, other rates and twice as many env steps; on Asterix and on Breakout, one of
+PureJaxRL's two seeds is ahead, too. Others are also ahead
+[on Crafter](results_in_detail.md#craftax-classic).
 
 Figures of other systems for the same tasks, and for the same numbers of env steps unless said:
 
