@@ -255,7 +255,9 @@ def report(finished: Finished) -> int:
     failure, code = end.failure, exit_code_of(end)
     if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
         number = end.signal or end.received or 0
-        _print_last_line(describe_early_stop(number, path, when="while compiling"), path)
+        env_steps = finished.summary["env_steps"]
+        line = describe_early_stop(number, path, when="while compiling", env_steps=env_steps)
+        _print_last_line(line, path)
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):
             print_error("".join(traceback.format_exception(failure)))

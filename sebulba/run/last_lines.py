@@ -18,10 +18,20 @@ from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_comma
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 
-def describe_early_stop(number: int, path: pathlib.Path, *, when: str) -> str:
-    """Return the last line of a run that a signal stopped before it could learn."""
-    has_checkpoint = steps_in(directory_of_host(path) / CHECKPOINTS)
-    saved = describe_checkpoint(path) if has_checkpoint else "Nothing was learned yet."
+def describe_early_stop(number: int, path: pathlib.Path, *, when: str, env_steps: int = 0) -> str:
+    """Return the last line of a run that a signal stopped where its state cannot be saved.
+
+    Args:
+        number: of the signal.
+        path: the run directory.
+        when: where the run was, such as "while compiling".
+        env_steps: that it learned from.
+    """
+    saved = "Nothing was learned yet."
+    if steps_in(directory_of_host(path) / CHECKPOINTS):
+        saved = describe_checkpoint(path)
+    elif env_steps:
+        saved = f"Nothing was saved yet: {env_steps:,} env steps are lost."
     return f"sebulba: stopped by {signal.Signals(number).name} {when}. {saved}"
 
 

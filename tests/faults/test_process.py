@@ -132,14 +132,23 @@ def test_only_commands_change_the_signal_handlers_when_they_import_the_package(
     assert sebulba.process.is_command() == is_command
 
 
+@pytest.mark.parametrize(
+    ("call", "saved"),
+    [
+        (1, "Nothing was learned yet."),
+        (3, "Nothing was saved yet: 40 env steps are lost."),
+    ],
+)
 def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
+    call,
+    saved,
     tmp_path,
     monkeypatch,
     blocked,
     capsys,
 ):
     release, ends = blocked
-    hangs = hang_at(monkeypatch, "update", 1, release, announce=COMPILE)
+    hangs = hang_at(monkeypatch, "update", call, release, announce=COMPILE)
 
     def signal_once_it_compiles(self):
         if hangs.is_set():
@@ -150,7 +159,7 @@ def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
     assert training.train_to_exit_code(make_config(tmp_path)) == 143
     assert ends == [143]
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "sebulba: stopped by SIGTERM while compiling. Nothing was learned yet."
+        f"sebulba: stopped by SIGTERM while compiling. {saved}"
     )
 
 
