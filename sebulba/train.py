@@ -6,6 +6,7 @@ Imports no jax before it trains, so that `--help` and errors of the command line
 import dataclasses
 import os
 import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -229,6 +230,10 @@ def train_seeds(
                 failures += [ended] if ended else []
             waiting = [seed for seed in waiting if seed not in codes]
     _show_ends(ends)
+    if any(code > EXIT_SIGNAL_BASE for code in failures) and _have_begun(seeds, run_dir):
+        numbers = ",".join(map(str, seeds))
+        command = f"{program('train')} --seeds {numbers} --run-dir {shlex.quote(run_dir)}"
+        print(f"to resume all seeds: {command} --resume latest", file=sys.stderr)
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
@@ -277,6 +282,11 @@ def train_seeds_on_ray(
         return EXIT_CONFIG
     _show_ends(ends)
     return code
+
+
+def _have_begun(seeds: Sequence[int], run_dir: str) -> bool:
+    directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser()
+    return all((directory / f"seed-{seed}" / "config.yaml").is_file() for seed in seeds)
 
 
 def _show_ends(ends: dict[int, str]) -> None:

@@ -107,6 +107,18 @@ def test_a_signal_is_forwarded_to_the_run_and_prevents_the_next(tmp_path):
     assert result.stderr.splitlines()[-1] == "seed 0 ended with 143; seed 1 not started"
 
 
+def test_seeds_that_a_signal_stopped_are_resumed_together(tmp_path, monkeypatch, capfd):
+    interpreter = make_interpreter(tmp_path / "python", report(0, 1, "0 143", "1 143"))
+    monkeypatch.setattr(sys, "executable", interpreter)
+    for seed in (0, 1):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "config.yaml").touch()
+    assert train_seeds([], [0, 1], run_dir=str(tmp_path)) == 143
+    command = capfd.readouterr().err.splitlines()[-1]
+    assert command.startswith("to resume all seeds: ")
+    assert command.endswith(f"--seeds 0,1 --run-dir {tmp_path} --resume latest")
+
+
 def test_ctrl_c_does_not_reach_the_process_group_of_a_run(tmp_path):
     compare = f'{sys.executable} -c "import os; print(os.getpgrp() == $$)"'
     interpreter = make_interpreter(tmp_path / "python", f'{compare} >> "$0.calls"')

@@ -62,12 +62,17 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def _config_of_run(flags: dict[str, str]) -> list[str]:
-    """Return the config file of the run that `--resume` continues, if there is one."""
+    """Return the config file of the run that `--resume` continues, if there is one.
+
+    Of several seeds it is that of any of them: they differ in `seed` and `run_dir`.
+    """
     if "--run-dir" not in flags or flags.get("--resume", "null") == "null":
         return []
-    path = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser() / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"--resume: expected a run in {path.parent}, which has no {path.name}")
+    directory = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser()
+    paths = [directory / "config.yaml", *sorted(directory.glob("seed-*/config.yaml"))]
+    path = next((each for each in paths if each.is_file()), None)
+    if path is None:
+        raise ConfigError(f"--resume: expected a run in {directory}, which has no config.yaml")
     return [str(path)]
 
 

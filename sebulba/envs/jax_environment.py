@@ -341,12 +341,12 @@ def _step_one(
     )
     elapsed = state.elapsed + 1
     if max_episode_steps is not None:
-        truncated = (truncated | (elapsed >= max_episode_steps)) & ~terminated
+        truncated = truncated | (elapsed >= max_episode_steps)
     next_step = EnvStep(
         observation=spaces.narrowed(observation),
         reward=spaces.narrowed(reward),
         terminated=terminated,
-        truncated=truncated,
+        truncated=truncated & ~terminated,
         is_first=jnp.zeros(terminated.shape, bool),
         action_mask=_legal_actions(task, action_space, task_state),
     )

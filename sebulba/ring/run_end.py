@@ -24,6 +24,20 @@ class StoppedAtStart(Exception):
         super().__init__(f"stopped by {signal.Signals(number).name} before the first act cycle")
 
 
+class StuckError(RuntimeError):
+    """A thread did not end in time.
+
+    The process has to end by `sebulba.process.end_process`.
+
+    Attributes:
+        is_compiling: all that is left are compilations, which nothing can interrupt.
+    """
+
+    def __init__(self, message: str, *, is_compiling: bool = False):
+        self.is_compiling = is_compiling
+        super().__init__(message)
+
+
 class RunEnd:
     """Why a run ends; nothing is set while it trains.
 
@@ -68,9 +82,15 @@ class RunEnd:
         return self.signal is not None or self.received is not None
 
     @property
+    def is_interrupted_compiling(self) -> bool:
+        """Whether a signal ended the run during a compilation, so that it could not be saved."""
+        is_compiling = isinstance(self.failure, StuckError) and self.failure.is_compiling
+        return is_compiling and self.is_interrupted
+
+    @property
     def status(self) -> Literal["done", "interrupted", "failed", "unsaved"]:
         """The word for it in the summary."""
-        if self.failure is not None:
+        if self.failure is not None and not self.is_interrupted_compiling:
             return "failed"
         if self.unsaved is not None:
             return "unsaved"

@@ -14,27 +14,13 @@ from contextlib import suppress
 from sebulba.process import start_daemon
 from sebulba.ring.clocks import COMPILE, WallClock
 from sebulba.ring.deques import Closed
-from sebulba.ring.run_end import RunEnd
+from sebulba.ring.run_end import RunEnd, StuckError
 
 _POLL_S = 0.2
 
 
 class WatchdogError(RuntimeError):
     """A thread exceeded the limit of its activity; an observer raises it from `on_poll`."""
-
-
-class StuckError(RuntimeError):
-    """A thread did not end in time.
-
-    The process has to end by `sebulba.process.end_process`.
-
-    Attributes:
-        is_compiling: all that is left are compilations, which nothing can interrupt.
-    """
-
-    def __init__(self, message: str, *, is_compiling: bool = False):
-        self.is_compiling = is_compiling
-        super().__init__(message)
 
 
 class Threads:

@@ -32,8 +32,8 @@ from sebulba.process import (
     program,
 )
 from sebulba.ring.ring import Ring
-from sebulba.ring.run_end import RunEnd, StoppedAtStart
-from sebulba.ring.threads import StuckError, WatchdogError
+from sebulba.ring.run_end import RunEnd, StoppedAtStart, StuckError
+from sebulba.ring.threads import WatchdogError
 from sebulba.ring.update import NonFiniteError
 from sebulba.run.callbacks import Callbacks
 from sebulba.run.last_lines import (
@@ -253,7 +253,7 @@ def report(finished: Finished) -> int:
     """
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
-    if code > EXIT_SIGNAL_BASE and isinstance(failure, StuckError) and failure.is_compiling:
+    if end.is_interrupted_compiling:
         number = end.signal or end.received or 0
         env_steps = finished.summary["env_steps"]
         line = describe_early_stop(number, path, when="while compiling", env_steps=env_steps)

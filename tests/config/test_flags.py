@@ -118,3 +118,11 @@ def test_every_field_of_every_section_has_a_docstring(name):
         if doc
     ]
     assert sorted(documented) == sorted(key_types(agent_class))
+
+
+def test_several_seeds_resume_with_the_config_of_one_of_them(tmp_path):
+    (tmp_path / "seed-3").mkdir()
+    text = (ROOT / "configs" / "impala_catch.yaml").read_text()
+    (tmp_path / "seed-3" / "config.yaml").write_text(text)
+    config = parse(["--run-dir", str(tmp_path), "--resume", "latest"], "prog", "What it does.")
+    assert (config.env.id, config.run_dir) == ("Catch-v0", str(tmp_path))

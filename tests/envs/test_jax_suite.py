@@ -57,6 +57,19 @@ def play(environment, actions):
     ]
 
 
+class BothFlags(Countdown):
+    """Says at its end that the episode is terminated and truncated."""
+
+    def step(self, state, action, key):
+        *others, terminated, _ = super().step(state, action, key)
+        return *others, terminated, terminated
+
+
+def test_an_episode_that_is_terminated_is_not_truncated_as_well():
+    rows = play(make(f"{__name__}:BothFlags", start=1), [1])
+    assert [flags for _, _, flags in rows] == ["f", "T"]
+
+
 def test_jax_suite_accepts_a_custom_task_and_resets_on_the_next_step():
     environment = make(f"{__name__}:Countdown", start=2)
     assert play(environment, [1, 0, 1, 1, 1]) == [

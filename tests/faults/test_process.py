@@ -1,5 +1,6 @@
 """What happens to the process: signals, closed streams, threads that libraries leave behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -161,6 +162,10 @@ def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"sebulba: stopped by SIGTERM while compiling. {saved}"
     )
+    (summary,) = tmp_path.rglob("summary.json")
+    ended = json.loads(summary.read_text())
+    assert ended["status"] == "interrupted"
+    assert ended["reason"] == "stopped by SIGTERM while compiling"
 
 
 CONFIG = """
