@@ -96,23 +96,24 @@ _SUITES = {
         f"{game}-MinAtar"
         for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
     ],
-    "MuJoCo": ["Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"],
+    "MuJoCo": ["Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Swimmer-v4", "Walker2d-v4"],
 }
 _BY_SUITE = """
 ## By suite
 
 The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
-Asterix. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah and those of
-`ppo_hopper` on the others, and SAC has another learning rate on Walker2d.
+Asterix. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with
+another discount, λ and trajectory length, and those of `ppo_hopper` on the others; SAC has another
+learning rate on Walker2d.
 """
 _PEERS = """
 ## Other systems
 
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
 larger network, other rates and twice as many env steps; on Asterix and on Breakout, one of
-PureJaxRL's two seeds is ahead, too. Others are also ahead
-[on Crafter](results_in_detail.md#craftax-classic).
+PureJaxRL's two seeds is ahead, too. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
+without noise, and others [on Crafter](results_in_detail.md#craftax-classic).
 
 Figures of other systems for the same tasks, and for the same numbers of env steps unless said:
 
