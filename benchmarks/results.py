@@ -115,8 +115,8 @@ larger network, other rates and twice as many env steps; on Asterix and on Break
 PureJaxRL's two seeds is ahead, too. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
 without noise, and others [on Crafter](results_in_detail.md#craftax-classic).
 
-Figures of other systems for the same tasks, and for the same numbers of env steps unless said. The
-paper of MinAtar (Young and Tian 2019, arXiv 1903.03176) has curves, but no numbers:
+The paper of MinAtar (Young and Tian 2019, arXiv 1903.03176) has curves, but no numbers. Figures of
+other systems for the same tasks, and for the same numbers of env steps unless said:
 
 | config | ours | ours without noise | other system | its return | how it was measured |
 |---|---|---|---|---|---|
