@@ -93,7 +93,7 @@ def test_the_tasks_of_a_suite_are_beside_each_other():
     lines = [line.split(" | ") for line in page.splitlines()]
     (head,) = [line for line in lines if line[0] == "| MinAtar"]
     column = head.index("Freeway")
-    (of_ppo,) = [line for line in lines if line[0] == "| `ppo`" and len(line) == len(head)]
+    of_ppo = next(line for line in lines[lines.index(head) :] if line[0] == "| `ppo`")
     records = read_records()["ppo_minatar_freeway"]
     finals = [each["summary"]["final_episode_return_mean"] for each in records]
     assert of_ppo[column].startswith(f"{interquartile_mean(np.array(finals)):.2f} [")
