@@ -12,7 +12,7 @@ from sebulba.hosts import connection
 from tests.docs.blocks import ROOT, blocks_of
 
 NUM_HOSTS = 4
-FINAL = [2, 4, 6]
+FINAL = [2, 4, 6, 7]
 AUTO = DistributedConfig(mode="auto")
 
 
