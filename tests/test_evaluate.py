@@ -25,7 +25,7 @@ def run_command(*arguments):
     return command.evaluate_to_exit_code(options)
 
 
-@pytest.mark.parametrize("name", ["impala", "r2d2", "sac"])
+@pytest.mark.parametrize("name", ["impala", "r2d2", pytest.param("sac", marks=pytest.mark.slow)])
 def test_evaluation_needs_only_the_run_directory(run_of, tmp_path, capsys, name):
     file = tmp_path / "figures.json"
     assert run_command(run_of(name), "--episodes", 5, "--parallel-envs", 2, "--json", file) == 0

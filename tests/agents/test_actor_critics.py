@@ -214,7 +214,10 @@ def test_the_number_of_learner_devices_never_changes_the_update(name):
 
 
 @every_agent
-@pytest.mark.parametrize(("network", "lstm_size"), [("mlp", None), ("mlp", 6), ("deep", None)])
+@pytest.mark.parametrize(
+    ("network", "lstm_size"),
+    [("mlp", None), ("mlp", 6), pytest.param("deep", None, marks=pytest.mark.slow)],
+)
 def test_the_agent_keeps_the_protocol_and_takes_its_own_trajectories_in(name, network, lstm_size):
     observation = {
         "mlp": {"a": jax.ShapeDtypeStruct((), jnp.int32)},

@@ -49,8 +49,8 @@ SETTINGS = {
         "n_step": 1,
     },
 }
-SLOW = ("gumbel_muzero", "r2d2", "rainbow")  # to compile
-SLOW += ("a2c", "policy_gradient", "pqn", "skills")  # whose layers are those of the others
+SLOW = ("gumbel_muzero", "r2d2", "rainbow", "sac")  # to compile
+SLOW += ("a2c", "ppo", "policy_gradient", "pqn", "skills")  # whose layers are those of the others
 
 
 def loss_of(name):

@@ -100,6 +100,7 @@ def test_statistics_may_change_after_many_updates_of_a_cycle():
     assert statuses(agent, "updates")["updates"] == "pass"
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_certain_after_two_updates_is_no_fault():
     agent, settings = SOUND["certain policy gradient"]
     found = statuses(agent, "rewards", "updates", "donation", "devices", **settings)

@@ -43,7 +43,7 @@ def play(environment, num_steps=40):
     return jax.tree.map(lambda *xs: np.stack(xs), *rows)
 
 
-@pytest.mark.parametrize("has_masks", [False, True])
+@pytest.mark.parametrize("has_masks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_worker_processes_give_the_same_rows(has_masks):
     rows = play(make(LEAVERS, has_masks=has_masks))
     assert rows.done.any() and (rows.done.reshape(41, NUM_ENVS, NUM_PLAYERS).sum(axis=2) == 1).any()

@@ -174,7 +174,13 @@ def never(name, method, arguments):
     return "hangs" if name == "actor 1" and method == "set_up" else None
 
 
-@pytest.mark.parametrize("env", [CATCH, GYMNASIUM], ids=["jax", "gymnasium"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(CATCH, id="jax"),
+        pytest.param(GYMNASIUM, id="gymnasium", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("then", ["remote", "threads"])
 def test_a_place_that_never_acted_is_saved_and_resumed(env, then):
     config = make_config(env, lag=None, env_steps=100, cycle="stepped")

@@ -90,7 +90,7 @@ KINDS = [
     pytest.param(CARTPOLE, {"cycle": "stepped", "exact": 3}, id="envpool recreated"),
     pytest.param(CARTPOLE, {}, id="envpool fused", marks=pytest.mark.slow),
     pytest.param(GYMNASIUM, {"rollout": "episodes"}, id="episodes"),
-    pytest.param(STACKED, {}, id="frame stacks"),
+    pytest.param(STACKED, {}, id="frame stacks", marks=pytest.mark.slow),
 ]
 
 

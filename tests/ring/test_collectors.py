@@ -105,7 +105,9 @@ def make_config(
         pytest.param(make_config(CARTPOLE, exact_reset_cycles=2), id="envpool recreated"),
         pytest.param(make_config(GYMNASIUM), id="gymnasium"),
         pytest.param(make_config(ASYNC), id="gymnasium async", marks=pytest.mark.slow),
-        pytest.param(make_config(CARTPOLE, rollout="episodes"), id="envpool episodes"),
+        pytest.param(
+            make_config(CARTPOLE, rollout="episodes"), id="envpool episodes", marks=pytest.mark.slow
+        ),
         pytest.param(make_config(GYMNASIUM, rollout="episodes"), id="gymnasium episodes"),
         pytest.param(make_config(rollout="episodes"), id="jax episodes"),
     ],

@@ -77,7 +77,7 @@ SMALL = ("--agent.hidden-sizes", "[8]", "--agent.num-epochs", "1", "--agent.num-
 SMALL = (*SMALL, *STEPS)
 
 
-@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_run_is_the_same_as_in_one_thread(lag):
     assert_same_runs(make_config("ppo_bandit", *SMALL, mode="anakin", lag=lag))
 

@@ -51,7 +51,7 @@ def results_of(config):
     return summary["status"], summary["networks_crc32"], summary["episodes"], kept
 
 
-@pytest.mark.parametrize("mode", ["threads", "anakin"])
+@pytest.mark.parametrize("mode", ["threads", pytest.param("anakin", marks=pytest.mark.slow)])
 def test_a_seed_learns_the_same_alone_and_among_others(mode, tmp_path):
     among = configs_of(tmp_path / "among", [0, 1, 3], mode=mode)
     (alone,) = configs_of(tmp_path / "alone", [3], mode=mode)
