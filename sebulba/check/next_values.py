@@ -2,14 +2,13 @@
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
-from sebulba.check.training import Trainer, chosen, in_truncated_steps
+from sebulba.check.training import Trainer, in_truncated_steps
 from sebulba.check.value_function import ValueFunction
 from sebulba.types import Networks
 
@@ -30,11 +29,15 @@ def next_values(evidence: Evidence) -> Answer:
     values = evidence.shared(ValueFunction)
     space = evidence.subject.run_spec.environment.action_space
     is_box = isinstance(space, gymnasium.spaces.Box)
-    if not is_box or evidence.loss.is_on_policy or not values.is_apart:
-        return skipped("the agent has no replay of continuous actions and a value function apart")
+    is_apart = values.is_apart and any(values.policy_apart)
+    if not is_box or evidence.loss.is_on_policy or not is_apart:
+        return skipped(
+            "the agent has no replay of continuous actions with a value function apart"
+            " from its policy"
+        )
     trainer, networks = values.trainer, evidence.loss.networks
     # Values of 0, whatever the action is: gradients depend on the targets alone.
-    nothing = chosen(values.leaves, jax.tree.map(jnp.zeros_like, networks), networks)
+    nothing = values.of_nothing(networks)
     items = in_truncated_steps(evidence.loss.items, lambda item: _REWARD)
     change = Perturbation(field="action", rows=is_valid, action_space=space)
     same, other = (trainer.mean_gradients(nothing, each) for each in (items, change.apply(items)))

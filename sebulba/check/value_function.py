@@ -8,11 +8,13 @@ truncated, whatever λ, the number of rewards in a target, and the importance we
 import functools
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
 from sebulba.check.sensitivity import MAX_ROUNDING
-from sebulba.check.training import Items, arrays, in_steps, reward_trainer
+from sebulba.check.training import Items, arrays, chosen, in_steps, reward_trainer
 from sebulba.types import Networks, PyTree
 
 STEP = 1.0
@@ -41,20 +43,35 @@ class ValueFunction:
         self.trainer = evidence.shared(reward_trainer)
 
     @functools.cached_property
+    def _learns_rewards(self) -> list[bool]:
+        """Which leaves have a gradient that depends on constant rewards."""
+        networks = self.trainer.sensitivity.networks
+        pair = [arrays(self.gradients(in_steps, networks, reward)) for reward in (0.0, STEP)]
+        greatest = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in pair[1])
+        return [
+            float(np.max(np.abs(a - b), initial=0.0)) > MAX_ROUNDING * greatest
+            for a, b in zip(*pair, strict=True)
+        ]
+
+    @functools.cached_property
     def leaves(self) -> list[bool]:
         """Which leaves have a gradient that depends on constant rewards.
 
         Without those that acting depends on, if there are others: policies would change as well.
         """
-        networks = self.trainer.sensitivity.networks
-        pair = [arrays(self.gradients(in_steps, networks, reward)) for reward in (0.0, STEP)]
-        greatest = max(float(np.max(np.abs(leaf), initial=0.0)) for leaf in pair[1])
-        depends = [
-            float(np.max(np.abs(a - b), initial=0.0)) > MAX_ROUNDING * greatest
-            for a, b in zip(*pair, strict=True)
-        ]
-        apart = [a and not b for a, b in zip(depends, self.trainer.policy.is_acting, strict=True)]
-        return apart if any(apart) else depends
+        pairs = zip(self._learns_rewards, self.trainer.policy.is_acting, strict=True)
+        apart = [learns and not acts for learns, acts in pairs]
+        return apart if any(apart) else self._learns_rewards
+
+    @functools.cached_property
+    def policy_apart(self) -> list[bool]:
+        """Which leaves acting depends on and rewards do not change, as those of an encoder do."""
+        pairs = zip(self._learns_rewards, self.trainer.policy.is_acting, strict=True)
+        return [acts and not learns for learns, acts in pairs]
+
+    def of_nothing(self, networks: Networks) -> Networks:
+        """Return networks whose values are 0, whatever observation and action are."""
+        return chosen(self.leaves, jax.tree.map(jnp.zeros_like, networks), networks)
 
     @functools.cached_property
     def is_apart(self) -> bool:

@@ -132,25 +132,34 @@ def _check_fixed_point(values: ValueFunction, tried: list[Networks]) -> Answer:
 def _depends_on_policy(values: ValueFunction) -> Answer | None:
     """Change the policy: with episodes of one step, values have to learn the same from a replay.
 
-    Not asked if the loss uses the stored policy, as importance weights do, or if actions are
-    discrete: there a leaf of the policy may leave every action as it was, and agents that learn
-    action values have no leaves of a value function apart from it.
+    Not asked if the loss uses the stored policy, as importance weights do, if policy and value
+    function have no leaves of their own, or if actions are discrete: there a leaf of the policy may
+    leave every action as it was.
+
+    Values may see the policy's actions in their own loss, in a penalty (CQL) or in the moments of
+    a batch (CrossQ). The policy's loss has moved them only if values of 0 do not stay what they are
+    when every reward is 0.
     """
     trainer = values.trainer
     if not isinstance(trainer.subject.run_spec.environment.action_space, gymnasium.spaces.Box):
         return None
     items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
-    if trainer.sensitivity.is_on_policy or not values.is_apart or _uses_extras(trainer):
+    if trainer.sensitivity.is_on_policy or not values.is_apart or not any(values.policy_apart):
+        return None
+    if _uses_extras(trainer):
+        return None
+    nothing, steps = values.of_nothing(networks), in_steps(items, lambda item: STEP)
+    unrewarded = trainer.mean_gradients(nothing, in_steps(items, lambda item: 0.0))
+    rewarded = trainer.mean_gradients(nothing, steps)
+    if _greatest(values, unrewarded) <= _MAX_ROUNDING * _greatest(values, rewarded):
         return None
     rng = np.random.default_rng(0)
     noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
-    other = chosen(trainer.policy.is_acting, noisy, networks)
-    steps = in_steps(items, lambda item: STEP)
+    other = chosen(values.policy_apart, noisy, networks)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
-    pairs = zip(values.leaves, grads, strict=True)
     # Of a single leaf, such as a last bias, the errors of all rows may cancel.
-    greatest = max(float(np.max(np.abs(grad))) for is_value, grad in pairs if is_value)
+    greatest = _greatest(values, grads)
     for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
         if is_value and np.max(np.abs(grad - changed)) > _MAX_ROUNDING * greatest:
             return failed(
@@ -162,6 +171,12 @@ def _depends_on_policy(values: ValueFunction) -> Answer | None:
                 " loss",
             )
     return None
+
+
+def _greatest(values: ValueFunction, grads: list[np.ndarray]) -> float:
+    """Return the greatest number in the gradients of the value function."""
+    pairs = zip(values.leaves, grads, strict=True)
+    return max(float(np.max(np.abs(grad))) for is_value, grad in pairs if is_value)
 
 
 def _uses_extras(trainer: Trainer) -> bool:

@@ -9,6 +9,13 @@ from sebulba.config import EnvConfig, LearnerConfig
 from sebulba_agents.config import A2CConfig, PolicyGradientConfig
 from tests.check.small_agents import SmallConfig
 from tests.check.sound_agents import AWRConfig, DistributionConfig, TD3Config
+from tests.check.sound_critics import (
+    CrossQConfig,
+    LeakyConfig,
+    PenaltyConfig,
+    QuadraticConfig,
+    SharedEncoderConfig,
+)
 from tests.check.sound_new_agents import (
     AttentionPPOConfig,
     MPOConfig,
@@ -107,6 +114,11 @@ def test_a_policy_that_is_certain_after_two_updates_is_no_fault():
     assert set(found.values()) == {"pass"}
 
 
+@pytest.mark.slow
+def test_a_loss_of_the_policy_that_moves_values_is_found():
+    assert statuses(LeakyConfig(**REPLAY), "values", env=CONTINUOUS)["values"] == "fail"
+
+
 SOUND = {
     "c51": (DistributionConfig(**REPLAY), {}),
     "prioritised c51": (DistributionConfig(priority_exponent=0.6, n_step=3, **REPLAY), {}),
@@ -160,6 +172,10 @@ SOUND = {
     "noisy dqn": (NoisyConfig(**REPLAY), {}),
     "td3": (TD3Config(**REPLAY), {"env": CONTINUOUS}),
     "tiny td3": (TD3Config(num_units=2, **REPLAY), {"env": CONTINUOUS, "num_envs": 2}),
+    "td3 with an encoder of both": (SharedEncoderConfig(**REPLAY), {"env": CONTINUOUS}),
+    "td3 with cql's penalty": (PenaltyConfig(**REPLAY), {"env": CONTINUOUS}),
+    "crossq": (CrossQConfig(**REPLAY), {"env": CONTINUOUS}),
+    "naf": (QuadraticConfig(**REPLAY), {"env": CONTINUOUS}),
     "spo": (SmallConfig(name="tests.check.small_agents:SimplePolicyOptimization"), {}),
     "weighted importance": (SmallConfig(name="tests.check.small_agents:WeightedImportance"), {}),
     "certain policy gradient": (
