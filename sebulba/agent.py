@@ -65,8 +65,9 @@ class Agent(Protocol):
     """
 
     learns_from_final_observations: bool = False
-    """Whether the loss depends on next observations, because it rewards or predicts them. If False,
-    `sebulba.check` reports a dependence on terminal observations as wrong bootstrapping."""
+    """Whether the loss depends on next observations, because it rewards or predicts them, or
+    normalises a batch that contains them. If False, `sebulba.check` reports a dependence on
+    terminal observations as wrong bootstrapping."""
 
     mixes_players: bool = False
     """Whether a player's actions, or what is learned from them, depend on the rows of the other

@@ -275,7 +275,9 @@ TERMINATION = Question(
     ),
     expects="no effect; with `learns_from_final_observations`, one of the flag",
     bound="the loss's rounding (see `rewards`)",
-    likely_cause="the discount is not γ·(1 − terminated)",
+    likely_cause=(
+        "the discount is not γ·(1 − terminated), or `learns_from_final_observations` is not set"
+    ),
 )
 
 MASKS = Question(

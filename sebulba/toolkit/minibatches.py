@@ -85,7 +85,10 @@ def next_minibatch(window: Window, clock: Clock, num_minibatches: int) -> jax.Ar
         clock: the step's.
         num_minibatches: optimisation steps per epoch; divides the number of entries.
     """
-    assert window.order is not None
+    assert window.order is not None, (
+        "next_minibatch: the window has no orders; return with_orders(window, …) from"
+        " init_experience, as from update_experience"
+    )
     num_updates = window.order.shape[0] * num_minibatches
     return window.order.reshape(num_updates, -1)[clock.step % num_updates]
 

@@ -213,8 +213,11 @@ def factor(before, after):
 @pytest.mark.parametrize(("change", "status"), [(1e-6, "pass"), (1e-2, "fail")])
 def test_values_whose_errors_cancel_in_a_bias_may_differ_by_the_rounding_of_others(change, status):
     """The gradients of the bias cancel to 1e-4; those of the kernel are about 1."""
+    of_policy = [np.ones(3), np.ones((2, 2)), np.ones(1)]  # moves values of 0 without a reward
     gradients = iter(
         [
+            of_policy,
+            of_policy,
             [np.ones(3), np.ones((2, 2)), np.full(1, 1e-4)],
             [np.zeros(3), np.ones((2, 2)), np.full(1, 1e-4 + change)],
         ]
@@ -232,7 +235,13 @@ def test_values_whose_errors_cancel_in_a_bias_may_differ_by_the_rounding_of_othe
         mean_gradients=lambda *_: next(gradients),
         place="actor 0",
     )
-    function = types.SimpleNamespace(trainer=trainer, is_apart=True, leaves=[False, True, True])
+    function = types.SimpleNamespace(
+        trainer=trainer,
+        is_apart=True,
+        leaves=[False, True, True],
+        policy_apart=[True, False, False],
+        of_nothing=lambda networks: networks,
+    )
     answer = values._depends_on_policy(function)
     assert ("fail" if answer else "pass") == status
 
