@@ -113,7 +113,8 @@ _PEERS = """
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
 larger network, other rates and twice as many env steps; on Asterix and on Breakout, one of
 PureJaxRL's two seeds is ahead, too. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
-without noise, and others [on Crafter](results_in_detail.md#craftax-classic).
+without noise, its SAC [on Ant](results_in_detail.md#sac-on-hopper-halfcheetah-and-walker2d), where
+ours falls apart, and others [on Crafter](results_in_detail.md#craftax-classic).
 
 The paper of MinAtar (Young and Tian 2019, arXiv 1903.03176) has curves, but no numbers. Figures of
 other systems for the same tasks, and for the same numbers of env steps unless said:
