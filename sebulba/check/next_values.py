@@ -29,18 +29,17 @@ def next_values(evidence: Evidence) -> Answer:
     values = evidence.shared(ValueFunction)
     space = evidence.subject.run_spec.environment.action_space
     is_box = isinstance(space, gymnasium.spaces.Box)
-    is_apart = values.is_apart and any(values.policy_apart)
-    if not is_box or evidence.loss.is_on_policy or not is_apart:
+    if not is_box or evidence.loss.is_on_policy or not any(values.policy_leaves):
         return skipped(
             "the agent has no replay of continuous actions with a value function apart"
             " from its policy"
         )
     trainer, networks = values.trainer, evidence.loss.networks
     # Values of 0, whatever the action is: gradients depend on the targets alone.
-    nothing = values.of_nothing(networks)
+    zeroed = values.zeroed(networks)
     items = in_truncated_steps(evidence.loss.items, lambda item: _REWARD)
     change = Perturbation(field="action", rows=is_valid, action_space=space)
-    same, other = (trainer.mean_gradients(nothing, each) for each in (items, change.apply(items)))
+    same, other = (trainer.mean_gradients(zeroed, each) for each in (items, change.apply(items)))
     rest = zip(values.leaves, same, other, strict=True)
     pairs = [(np.abs(one), np.abs(one - two)) for is_value, one, two in rest if is_value]
     size, got = (max(float(np.max(pair[side])) for pair in pairs) for side in (0, 1))

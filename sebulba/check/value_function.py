@@ -64,13 +64,17 @@ class ValueFunction:
         return apart if any(apart) else self._learns_rewards
 
     @functools.cached_property
-    def policy_apart(self) -> list[bool]:
-        """Which leaves acting depends on and rewards do not change, as those of an encoder do."""
-        pairs = zip(self._learns_rewards, self.trainer.policy.is_acting, strict=True)
-        return [acts and not learns for learns, acts in pairs]
+    def policy_leaves(self) -> list[bool]:
+        """Which leaves are the policy's alone: acting depends on them, and no reward moves them.
 
-    def of_nothing(self, networks: Networks) -> Networks:
-        """Return networks whose values are 0, whatever observation and action are."""
+        So an encoder that the value function trains is none of them. All False if the value
+        function has no leaves of its own.
+        """
+        pairs = zip(self._learns_rewards, self.trainer.policy.is_acting, strict=True)
+        return [self.is_apart and acts and not learns for learns, acts in pairs]
+
+    def zeroed(self, networks: Networks) -> Networks:
+        """Return networks whose value function is 0, whatever observation and action are."""
         return chosen(self.leaves, jax.tree.map(jnp.zeros_like, networks), networks)
 
     @functools.cached_property

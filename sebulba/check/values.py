@@ -136,26 +136,25 @@ def _depends_on_policy(values: ValueFunction) -> Answer | None:
     function have no leaves of their own, or if actions are discrete: there a leaf of the policy may
     leave every action as it was.
 
-    Values may see the policy's actions in their own loss, in a penalty (CQL) or in the moments of
-    a batch (CrossQ). The policy's loss has moved them only if values of 0 do not stay what they are
-    when every reward is 0.
+    The loss of the values itself may depend on the policy's actions, by a penalty (CQL) or by the
+    moments of a batch (CrossQ). But values of 0 have no error when every reward is 0: a gradient
+    that they have then comes from the policy's loss.
     """
     trainer = values.trainer
     if not isinstance(trainer.subject.run_spec.environment.action_space, gymnasium.spaces.Box):
         return None
     items, networks = trainer.sensitivity.items, trainer.sensitivity.networks
-    if trainer.sensitivity.is_on_policy or not values.is_apart or not any(values.policy_apart):
+    has_policy = any(values.policy_leaves)
+    if trainer.sensitivity.is_on_policy or not has_policy or _uses_extras(trainer):
         return None
-    if _uses_extras(trainer):
-        return None
-    nothing, steps = values.of_nothing(networks), in_steps(items, lambda item: STEP)
-    unrewarded = trainer.mean_gradients(nothing, in_steps(items, lambda item: 0.0))
-    rewarded = trainer.mean_gradients(nothing, steps)
+    zeroed, steps = values.zeroed(networks), in_steps(items, lambda item: STEP)
+    unrewarded = trainer.mean_gradients(zeroed, in_steps(items, lambda item: 0.0))
+    rewarded = trainer.mean_gradients(zeroed, steps)
     if _greatest(values, unrewarded) <= _MAX_ROUNDING * _greatest(values, rewarded):
         return None
     rng = np.random.default_rng(0)
     noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
-    other = chosen(values.policy_apart, noisy, networks)
+    other = chosen(values.policy_leaves, noisy, networks)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
     # Of a single leaf, such as a last bias, the errors of all rows may cancel.

@@ -227,8 +227,11 @@ class TD3(_ReplayAgent):
     def actor_networks(self, networks):
         return networks.online["policy"]
 
+    def greedy_action(self, networks, observation):
+        return jnp.tanh(self.policy.apply(networks, observation))
+
     def act(self, networks, actor_state, env_step, *, greedy):
-        action = jnp.tanh(self.policy.apply(networks, env_step.observation))
+        action = self.greedy_action(networks, env_step.observation)
         key, action_key = jax.random.split(actor_state.key)
         if not greedy:
             noise = self.config.noise * jax.random.normal(action_key, action.shape)

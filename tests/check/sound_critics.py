@@ -1,7 +1,5 @@
 """Sound agents with continuous actions whose values see more of the policy than those of TD3."""
 
-import dataclasses
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,22 +8,13 @@ import optax
 from sebulba.toolkit.optimizers import descend
 from sebulba.toolkit.reductions import masked_feature_mean
 from sebulba.toolkit.spaces import zeros
-from tests.check.sound_agents import TD3, Head, Networks, TD3Config
+from tests.check.sound_agents import TD3, Head, Networks
 
-_MODULE = "tests.check.sound_critics"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedEncoderConfig(TD3Config):
-    """Settings of `SharedEncoder`."""
-
-    name: str = f"{_MODULE}:SharedEncoder"
+_PENALTY = 0.1
 
 
 class SharedEncoder(TD3):
     """DrQ-v2's encoder (Yarats et al. 2022, arXiv 2107.09645), which the critics train alone."""
-
-    Config = SharedEncoderConfig
 
     def __init__(self, config, run_spec):
         super().__init__(config, run_spec)
@@ -45,10 +34,9 @@ class SharedEncoder(TD3):
     def actor_networks(self, networks):
         return {name: networks.online[name] for name in ("encoder", "policy")}
 
-    def act(self, networks, actor_state, env_step, *, greedy):
-        features = self.encoder.apply(networks["encoder"], env_step.observation)
-        env_step = dataclasses.replace(env_step, observation=features)
-        return super().act(networks["policy"], actor_state, env_step, greedy=greedy)
+    def greedy_action(self, networks, observation):
+        features = self.encoder.apply(networks["encoder"], observation)
+        return super().greedy_action(networks["policy"], features)
 
     def losses(self, networks, batch, key):
         online, target = networks.online, jax.lax.stop_gradient(networks.target)
@@ -64,18 +52,8 @@ class SharedEncoder(TD3):
         return jnp.square(errors) - gain, errors
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PenaltyConfig(TD3Config):
-    """Settings of `Penalty`."""
-
-    name: str = f"{_MODULE}:Penalty"
-    penalty: float = 0.1
-
-
 class Penalty(TD3):
     """The penalty of CQL (Kumar et al. 2020, arXiv 2006.04779): lower values of other actions."""
-
-    Config = PenaltyConfig
 
     def losses(self, networks, batch, key):
         td3_key, action_key = jax.random.split(key)
@@ -86,7 +64,7 @@ class Penalty(TD3):
         others = [self.critic.apply(critic, batch.observation, each) for each in (own, random)]
         taken = self.critic.apply(critic, batch.observation, batch.action)
         penalty = jax.nn.logsumexp(jnp.stack(others), axis=0) - taken
-        return losses + self.config.penalty * penalty, errors
+        return losses + _PENALTY * penalty, errors
 
 
 class NormalizedHead(nn.Module):
@@ -103,17 +81,9 @@ class NormalizedHead(nn.Module):
         return nn.Dense(1)(nn.relu(x))[..., 0]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CrossQConfig(TD3Config):
-    """Settings of `CrossQ`."""
-
-    name: str = f"{_MODULE}:CrossQ"
-
-
 class CrossQ(TD3):
     """CrossQ (Bhatt et al. 2024, arXiv 1902.05605): moments of both batches, no target networks."""
 
-    Config = CrossQConfig
     learns_from_final_observations = True  # The moments of the batch include them.
 
     def __init__(self, config, run_spec):
@@ -157,17 +127,8 @@ class QuadraticHead(nn.Module):
         return nn.Dense(1)(x)[..., 0], jnp.tanh(mean), jnp.exp(curvature)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QuadraticConfig(TD3Config):
-    """Settings of `Quadratic`."""
-
-    name: str = f"{_MODULE}:Quadratic"
-
-
 class Quadratic(TD3):
     """NAF (Gu et al. 2016, arXiv 1603.00748) with a diagonal: its values are its policy."""
-
-    Config = QuadraticConfig
 
     def __init__(self, config, run_spec):
         super().__init__(config, run_spec)
@@ -181,13 +142,9 @@ class Quadratic(TD3):
     def actor_networks(self, networks):
         return networks.online
 
-    def act(self, networks, actor_state, env_step, *, greedy):
-        _, action, _ = self.network.apply(networks, env_step.observation)
-        key, action_key = jax.random.split(actor_state.key)
-        if not greedy:
-            noise = self.config.noise * jax.random.normal(action_key, action.shape)
-            action = jnp.clip(action + noise, -1.0, 1.0)
-        return action, (), dataclasses.replace(actor_state, key=key)
+    def greedy_action(self, networks, observation):
+        _, action, _ = self.network.apply(networks, observation)
+        return action
 
     def losses(self, networks, batch, key):
         value, mean, curvature = self.network.apply(networks.online, batch.observation)
@@ -196,23 +153,3 @@ class Quadratic(TD3):
         target = jax.lax.stop_gradient(batch.reward + batch.discount * following)
         errors = target - (value - 0.5 * away)
         return optax.l2_loss(errors), errors
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyConfig(TD3Config):
-    """Settings of `Leaky`."""
-
-    name: str = f"{_MODULE}:Leaky"
-
-
-class Leaky(TD3):
-    """At fault: the policy's loss raises the values of its actions."""
-
-    Config = LeakyConfig
-
-    def losses(self, networks, batch, key):
-        losses, errors = super().losses(networks, batch, key)
-        online = networks.online
-        greedy = jnp.tanh(self.policy.apply(online["policy"], batch.observation))
-        greedy = jax.lax.stop_gradient(greedy)
-        return losses - self.critic.apply(online["critic_1"], batch.observation, greedy), errors

@@ -45,13 +45,15 @@ def test_a_mutated_function_computes_otherwise_until_the_end():
         ("impala", "-log_probs", "preference"),
         ("impala", "-reduce(entropies, valid)", "entropy"),
         ("actor_critic", "env_steps.terminated", "termination"),
+        ("sac", "jax.lax.stop_gradient(online.critics)", "values"),
     ],
 )
 def test_a_mutant_is_found(module, before, check):
     (mutant,) = [
         each
         for each in mutants.mutants([module])
-        if each.before == before and each.operator in ("sign flipped", "leaf swapped")
+        if each.before == before
+        and each.operator in ("sign flipped", "leaf swapped", "stop_gradient removed")
     ]
     (row,) = mutants.examine_all([mutant], None)
     assert (row["kind"], row["check"]) == ("found", check)

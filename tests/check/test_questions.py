@@ -237,10 +237,9 @@ def test_values_whose_errors_cancel_in_a_bias_may_differ_by_the_rounding_of_othe
     )
     function = types.SimpleNamespace(
         trainer=trainer,
-        is_apart=True,
         leaves=[False, True, True],
-        policy_apart=[True, False, False],
-        of_nothing=lambda networks: networks,
+        policy_leaves=[True, False, False],
+        zeroed=lambda networks: networks,
     )
     answer = values._depends_on_policy(function)
     assert ("fail" if answer else "pass") == status
