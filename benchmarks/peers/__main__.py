@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from benchmarks import harness
 from benchmarks.counting import bytecode_variables, cache_variables, started
 from benchmarks.harness import Result, Series, Timed
-from benchmarks.peers.pairs import PAIRS, Pair
+from benchmarks.peers.pairs import PAIRS, PEER_VARIABLES, Pair
 
 _PROGRAMS = pathlib.Path(__file__).parent
 
@@ -34,10 +34,10 @@ def measure(pair: Pair, *, python: str, checkout: str, seconds: float, repeats: 
     peer = [python, str(_PROGRAMS / pair.program), *pair.arguments(checkout)]
     own = [*_own_command(pair), *pair.own_flags]
     run = functools.partial(_run, warm_up_s=pair.warm_up_s, seconds=seconds)
-    work = {"ours": lambda: run(own), pair.name: lambda: run(peer)}
+    work = {"ours": lambda: run(own), pair.name: lambda: run(peer, PEER_VARIABLES)}
     flagged = f"{pair.name} with our XLA flags"
     if pair.xla_flags:
-        work[flagged] = lambda: run(peer, {"XLA_FLAGS": pair.xla_flags})
+        work[flagged] = lambda: run(peer, PEER_VARIABLES | {"XLA_FLAGS": pair.xla_flags})
     rates = harness.interleave(work, repeats)
     ratios = {"ours / peer": rates["ours"].over(rates[pair.name])}
     if pair.xla_flags:
@@ -56,17 +56,18 @@ def measure_start(pair: Pair, *, python: str, checkout: str, repeats: int) -> Re
     arguments = pair.arguments(checkout, is_start=True)
     peer = [python, str(_PROGRAMS / pair.program), *arguments]
     own = [*_own_command(pair), "--run.log-interval-env-steps", "1", *pair.own_flags]
-    commands = {"ours": own, pair.name: peer}
+    commands = {"ours": (own, {}), pair.name: (peer, PEER_VARIABLES)}
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as bytecode:
-        for command in commands.values():
+        written = bytecode_variables(bytecode)
+        for command, variables in commands.values():
             with tempfile.TemporaryDirectory() as cache:
-                _start(command, cache, bytecode)
+                _start(command, variables | cache_variables(cache) | written)
         for _ in range(repeats):
-            for name, command in commands.items():
+            for name, (command, variables) in commands.items():
                 with tempfile.TemporaryDirectory() as cache:
                     for start in ("first start", "second start"):
-                        taken = _start(command, cache, bytecode)
+                        taken = _start(command, variables | cache_variables(cache) | written)
                         seconds.setdefault(f"{name}, {start}", []).append(taken)
     rates = {name: Series(values=tuple(values)) for name, values in seconds.items()}
     return Result(
@@ -98,16 +99,10 @@ def _run(
         return program.measure(warm_up_s, seconds)
 
 
-def _start(command: list[str], cache: str, bytecode: str) -> float:
-    """Start a program, and return the seconds until it has learned from its first batch.
-
-    Args:
-        command: the program.
-        cache: the directory of its compilation cache.
-        bytecode: the directory of its modules' bytecode.
-    """
+def _start(command: list[str], variables: Mapping[str, str]) -> float:
+    """Start a program, and return the seconds until it has learned from its first batch."""
     begin = time.perf_counter()
-    with started(command, cache_variables(cache) | bytecode_variables(bytecode)) as program:
+    with started(command, variables) as program:
         return program.wait_for_count() - begin
 
 

@@ -4,6 +4,9 @@ import dataclasses
 
 from sebulba.devices.xla_flags import FLAGS
 
+# Of a peer's environment: a path of ours would come before the peer's own packages.
+PEER_VARIABLES = {"PYTHONPATH": ""}
+
 _ATARI = (
     "ours counts transitions that are learned from, the peer reset rows too; EnvPool 1.2 and 0.8"
 )

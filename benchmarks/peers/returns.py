@@ -11,13 +11,14 @@ that the file of results has are not repeated, so that several commands can shar
 import argparse
 import json
 import math
+import os
 import pathlib
 import statistics
 import subprocess
 import time
 
 from benchmarks import learning
-from benchmarks.peers.pairs import PAIRS, Pair
+from benchmarks.peers.pairs import PAIRS, PEER_VARIABLES, Pair
 
 _PROGRAMS = pathlib.Path(__file__).parent
 _PREFIX = "return: "
@@ -43,7 +44,8 @@ def of_peer(
     arguments = [*pair.arguments(checkout), f"SEED={seed}", f"ENV_STEPS={env_steps}"]
     command = [python, str(_PROGRAMS / pair.program), *arguments]
     begin = time.perf_counter()
-    run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    variables = os.environ | PEER_VARIABLES
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace", env=variables)
     if run.returncode:
         raise RuntimeError(f"expected exit code 0, got {run.returncode}: {command}\n{run.stderr}")
     seconds = time.perf_counter() - begin

@@ -1,5 +1,6 @@
 """Measuring another program beside ours."""
 
+import ast
 import dataclasses
 import re
 import sys
@@ -39,7 +40,8 @@ FLAG = "--xla_flag_of_ours=1"
 COUNTING = """
 import itertools, os, pathlib, sys
 with pathlib.Path(sys.argv[1]).open("a") as file:
-    print(os.environ.get("XLA_FLAGS"), os.environ.get("PYTHONPYCACHEPREFIX"), file=file)
+    names = "XLA_FLAGS", "PYTHONPYCACHEPREFIX", "PYTHONPATH"
+    print([os.environ.get(name) for name in names], file=file)
 for i in itertools.count(): print("env steps:", 8 * i, flush=True)
 """
 
@@ -67,20 +69,34 @@ def starts(tmp_path, monkeypatch):
     return pair, file
 
 
+def variables_in(file):
+    return [ast.literal_eval(line) for line in file.read_text().splitlines()]
+
+
 def test_a_peer_on_our_jaxlib_has_a_row_with_our_xla_flags_too(starts):
     pair, file = starts
     result = peers.measure(pair, python=sys.executable, checkout="", seconds=0.0, repeats=1)
     assert list(result.rates) == ["ours", "peer", "peer with our XLA flags"]
     assert list(result.ratios) == ["ours / peer", "ours / peer with our XLA flags"]
-    assert [line.split()[0] for line in file.read_text().splitlines()].count(FLAG) == 2
+    assert [flag for flag, _, _ in variables_in(file)].count(FLAG) == 2
+
+
+def test_packages_of_our_environment_do_not_reach_a_peer(starts, monkeypatch):
+    pair, file = starts
+    monkeypatch.setenv("PYTHONPATH", "/packages/of/ours")
+    peers.measure(pair, python=sys.executable, checkout="", seconds=0.0, repeats=1)
+    peers.measure_start(pair, python=sys.executable, checkout="", repeats=1)
+    assert {path for _, _, path in variables_in(file)} == {""}
+    own = variables_in(file.with_name("own.txt"))
+    assert {path for _, _, path in own} == {"/packages/of/ours"}
 
 
 def test_all_starts_share_the_bytecode_that_an_untimed_one_has_written(starts):
     pair, file = starts
     result = peers.measure_start(pair, python=sys.executable, checkout="", repeats=1)
     assert all(len(series.values) == 1 for series in result.rates.values())
-    directories = [line.split()[1] for line in file.read_text().splitlines()]
-    assert len(directories) == 3 and len(set(directories)) == 1 and directories[0] != "None"
+    directories = [directory for _, directory, _ in variables_in(file)]
+    assert len(directories) == 3 and len(set(directories)) == 1 and directories[0] is not None
 
 
 TRAINING = """
