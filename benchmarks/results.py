@@ -47,14 +47,22 @@ What the configs that come with Sebulba reach, with [curves](#learning-curves),
 
 ## Returns
 
-Each row is one config, trained with its command on each seed. "Return" is the mean return of the
-last `run.return_window` training episodes at the end of a run: the interquartile mean over the
-seeds, and its 95 % bootstrap interval, or "–" below three seeds. "Best" is the range of the seeds'
-best mean returns. The wall time is the slowest run's, and the machine did other work at the same
-time. "Repeat" says how much of the first seed's run [can be repeated](#verify-a-row).
+Each row is one config, trained with its command on each seed; the returns of each seed are in
+[its record](results/records). "Return" is the mean return of the last `run.return_window` training
+episodes at the end of a run: the interquartile mean over the seeds, and its 95 % bootstrap
+interval, or "–" below three seeds. With three seeds, these are no more than the mean and the range.
+"Best" is the range of the seeds' best mean returns. The wall time is the slowest run's, and the
+machine did other work at the same time.
 
-| config | environment | seeds | env steps | return [95 %] | best | wall time | commit | repeat |
-|---|---|---|---|---|---|---|---|---|
+"Lag" is how many learner cycles older the networks are that act. With 0, acting and learning take
+turns, in threads or in one program; from 1 on they overlap.
+
+"Repeat" is what [a certificate repeats](#verify-a-row): the whole run of its seed, or only its first
+learner cycles. If it names another commit, the code has changed since the result, and it repeats the
+beginning of a later run with the same command, which mostly had other returns from the first on.
+
+| config | environment | lag | seeds | env steps | return [95 %] | best | wall time | commit | repeat |
+|---|---|---|---|---|---|---|---|---|---|
 """
 _CERTIFICATES = """
 ## Verify a row
@@ -73,20 +81,17 @@ What a certificate says depends on its commit:
 
 - **That of the result**: the result itself is repeated, with its return, if the certificate covers
   the whole run, or else its first learner cycles, which the rest followed from.
-- **A later one**, as for results from before there were certificates: with the code of that commit,
-  the same command and seed begin with these bits. It does not say that the result's run had them.
-  Where the curve is the same up to a number of env steps, both runs chose the same actions up to
-  there, in all likelihood. Where it is not, code between the two commits or other versions of
-  libraries changed the numbers, and only another training tells whether the return is reached.
-- **A commit before the code that you have**: the command names the code first, and other bits are
+- **A later one**, as for results from before there were certificates: a later run of the same
+  command and seed is repeated. Whether that is the same run, the column of the learning curve says.
+  Where the curves differ, code or libraries changed in between, and only another training tells
+  whether the return is reached.
+- **One before the code that you have**: the command names the code first, and other bits are
   "another result" then, as a change of the code is.
 
 Another kind of CPU rounds otherwise. There, the numbers are consistent with rounding for some
 learner cycles, until the first other action; from there on the run is another one, as with another
 seed. [How far](results_in_detail.md#certificates-on-another-kind-of-cpu) was tried.
 
-Rows that were trained free-running (`learner.policy_lag: null`) have no certificate: their numbers
-depend on the threads' timing, so nobody can repeat them, only train them again with other numbers.
 In the table, "–" under "repeated on" means: in no second process yet.
 
 """
@@ -103,7 +108,7 @@ _BY_SUITE = """
 
 The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
-Asterix. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with
+Asterix, and for those of Gumbel MuZero, which were chosen for each game. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with
 another discount, λ and trajectory length, and those of `ppo_hopper` on the others; SAC has another
 learning rate on Walker2d.
 """
@@ -111,8 +116,8 @@ _PEERS = """
 ## Other systems
 
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
-larger network, other rates and twice as many env steps; on Asterix and on Breakout, one of
-PureJaxRL's two seeds is ahead, too. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
+larger network, other rates and twice as many env steps; the mean of PureJaxRL's two seeds on
+Asterix, and one of them on Breakout. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
 without noise, its SAC [on Ant](results_in_detail.md#sac-on-hopper-halfcheetah-and-walker2d), where
 ours falls apart, and others [on Crafter](results_in_detail.md#craftax-classic).
 
@@ -133,7 +138,7 @@ time.
 _COMMANDS = """
 ## Commands
 
-The command of the first seed of each row:
+The command of a row is `python -m sebulba.train ROW --seed SEED`, and of these rows:
 
 <!-- not run: it takes hours -->
 ```sh
@@ -151,9 +156,14 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
         f"\n![Returns in {task} over env steps and wall time](results/{_file_name(task)})\n"
         for task in _tasks(groups)
     )
+    arguments = {
+        name: [_shipped(each) for each in records[0]["arguments"]]
+        for name, records in groups.items()
+    }
     commands = "".join(
-        f"python -m sebulba.train {shlex.join(map(_shipped, records[0]['arguments']))}\n"
-        for records in groups.values()
+        f"python -m sebulba.train {shlex.join(each)}\n"
+        for name, each in arguments.items()
+        if each[0] != name
     )
     return (
         _HEADER
@@ -225,6 +235,7 @@ def _table_row(name: str, records: list[dict[str, Any]], certificate: str) -> st
     cells = (
         f"`{name}`",
         f"{config['env.suite']} {config['env.id']}",
+        _lag(config),
         ", ".join(str(each["seed"]) for each in records),
         f"{min(steps):,} – {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
         _mean_and_interval(records),
@@ -234,6 +245,11 @@ def _table_row(name: str, records: list[dict[str, Any]], certificate: str) -> st
         certificate,
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def _lag(config: dict[str, Any]) -> str:
+    lag = str(config["learner.policy_lag"])
+    return lag if config["run.mode"] == "threads" else f"{lag}, one program"
 
 
 def _mean_and_interval(records: list[dict[str, Any]]) -> str:

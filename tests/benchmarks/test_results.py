@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.records import add, read_records
+from sebulba.config.loading import load_config, to_yaml
 from sebulba.evaluation.statistics import interquartile_mean
 from sebulba.figures.drawing import save
 
@@ -68,8 +69,8 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
         {"env_steps": 10 * i, "wall_time_s": i / 10, "episode_return_mean": i / 500 if i else None}
         for i in range(501)
     ]
-    config = (ROOT / "configs" / "pqn_bandit.yaml").read_text() + "\nseed: 7\n"
-    (run_dir / "config.yaml").write_text(config)
+    config = load_config(ROOT / "configs" / "pqn_bandit.yaml", ["--seed", "7"])
+    (run_dir / "config.yaml").write_text(to_yaml(config))
     (run_dir / "summary.json").write_text(json.dumps(summary))
     (run_dir / "run.json").write_text(json.dumps(process))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -82,8 +83,8 @@ def test_a_record_holds_the_config_the_command_and_a_thin_curve(
     add(run_dir, tmp_path, name="of_other_settings")
     page = results.make_page(tmp_path)
     assert "| `of_other_settings` | jax Bandit-v0 |" in page
-    assert "| `pqn_bandit` | jax Bandit-v0 | 7 | 5,000 | 3.00 [–] | 4.00" in page
-    assert "written by hand" in page
+    assert "| `pqn_bandit` | jax Bandit-v0 | 0 | 7 | 5,000 | 3.00 [–] | 4.00" in page
+    assert "## Without a row" in page  # from the text by hand
     assert "## By suite" not in page
     assert "-dirty" not in page
 
