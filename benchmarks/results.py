@@ -57,13 +57,16 @@ machine did other work at the same time.
 "Lag" is how many learner cycles older the networks are that act. With 0, acting and learning take
 turns, in threads or in one program; from 1 on they overlap.
 
-"Repeat" is what [a certificate repeats](#verify-a-row): the whole run of its seed, or only its first
-learner cycles. If it names another commit, the code has changed since the result, and it repeats the
-beginning of a later run with the same command, which mostly had other returns from the first on.
+"Repeat" is what [a certificate repeats](#verify-a-row): the whole run of its seed, or only its
+first learner cycles. If it names another commit, the code has changed since the result, and it
+repeats the beginning of a later run with the same command, which mostly had other returns from the
+first on.
 
-| config | environment | lag | seeds | env steps | return [95 %] | best | wall time | commit | repeat |
-|---|---|---|---|---|---|---|---|---|---|
 """
+_HEADS = (
+    "| config | environment | lag | seeds | env steps | return [95 %] | best | wall time | commit"
+    " | repeat |\n|---|---|---|---|---|---|---|---|---|---|\n"
+)
 _CERTIFICATES = """
 ## Verify a row
 
@@ -108,9 +111,9 @@ _BY_SUITE = """
 
 The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
-Asterix, and for those of Gumbel MuZero, which were chosen for each game. On MuJoCo, PPO has those of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with
-another discount, λ and trajectory length, and those of `ppo_hopper` on the others; SAC has another
-learning rate on Walker2d.
+Asterix, and for those of Gumbel MuZero, which were chosen for each game. On MuJoCo, PPO has those of
+`ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory length,
+and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d.
 """
 _PEERS = """
 ## Other systems
@@ -167,6 +170,7 @@ def make_page(folder: pathlib.Path = FOLDER) -> str:
     )
     return (
         _HEADER
+        + _HEADS
         + rows
         + _by_suite(groups)
         + _certificates(folder, groups)
