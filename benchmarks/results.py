@@ -112,8 +112,8 @@ _BY_SUITE = """
 The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
 Asterix, and for those of Gumbel MuZero, which were chosen for each game. On MuJoCo, PPO has those
-of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory length,
-and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d.
+of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory
+length, and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d.
 """
 _PEERS = """
 ## Other systems
