@@ -26,7 +26,7 @@ from benchmarks.certificates import (
 )
 from sebulba.config.loading import split_arguments
 from sebulba.figures.curves import Run, read_run
-from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING
+from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING, EXIT_SIGNAL_BASE
 from sebulba.storage.checksums import CHECKSUMS, checksums_of
 from sebulba.verify import verify
 
@@ -36,6 +36,8 @@ COLUMNS = ("env_steps", "wall_time_s", "episode_return_mean")
 _MAX_POINTS = 60
 _LENGTHS = ("run_dir", "run.total_learner_cycles", "run.stop_at_return")
 """Settings in which a certificate may differ from its row: they change no learner cycle."""
+_OF_A_SEED = ("run_dir", "run.stop_at_return", "seed")
+"""Settings in which the seeds of a row may differ."""
 _REPEATED = ("env_steps", "updates", "episodes", "final_episode_return_mean")
 """Numbers of a result that its repetition has, too."""
 _VERDICTS = {
@@ -56,18 +58,27 @@ def add(
         folder: the folder `docs`.
         name: the row's name; None: the config's.
 
+    A run that was resumed gets no certificate, since only its beginning can be repeated.
+
     Raises:
-        SystemExit: the run has not ended or was interrupted, or no commit has the code.
+        SystemExit: the run has not ended or was interrupted, was resumed with other settings, has
+            no mean return or other settings than the row, or no commit has its code.
     """
     run = read_run(run_dir)
     if run.status != "done":
         raise SystemExit(f"{run_dir}: expected a run that is done, got one that is {run.status}")
-    record = make_record(run, commit=commit_of(run.process))
-    record["name"] = name or record["name"]
+    record = make_record(run, commit=commit_of(run.process), name=name)
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
+    for other in path.parent.glob("seed-*.json"):
+        if keys := _other_settings(json.loads(other.read_text()), run.config, but=_OF_A_SEED):
+            raise SystemExit(
+                f"{run_dir}: expected the settings of {other}, got other {', '.join(keys)}; to"
+                f" replace the row, remove {path.parent} first"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    if path == min(path.parent.glob("seed-*.json"), key=_seed_of) and _is_repeatable(run):
+    is_first = path == min(path.parent.glob("seed-*.json"), key=_seed_of)
+    if is_first and _is_repeatable(run) and "resumed" not in run.process:
         keep_certificate(run_dir, path.parent / CERTIFICATE)
     return path
 
@@ -87,8 +98,7 @@ def certify(
         SystemExit: the run is not the beginning of the row, or it cannot be repeated.
     """
     run = read_run(run_dir)
-    (config,), _ = split_arguments(run.process["argv"][1:])
-    row = folder / "results" / "records" / (name or pathlib.Path(config).stem)
+    row = folder / "results" / "records" / (name or _name_of(run))
     record = _record_of(row, run.config["seed"])
     commit_of(run.process)
     if other := _other_settings(record, run.config):
@@ -97,6 +107,46 @@ def certify(
         raise SystemExit(f"{run_dir}: expected a run with checksums and an exact policy lag")
     keep_certificate(run_dir, row / CERTIFICATE)
     return row / CERTIFICATE
+
+
+def repeat_all(
+    names: Sequence[str],
+    folder: pathlib.Path = FOLDER,
+    *,
+    cycles: int | None = None,
+    keep: bool = False,
+) -> int:
+    """Train the certificates of rows again, until a signal, and return the greatest exit code.
+
+    Args:
+        names: of the rows.
+        folder: the folder `docs`.
+        cycles: the most learner cycles to repeat; None: all of a certificate.
+        keep: whether to add the verdicts to the certificates.
+
+    Raises:
+        SystemExit: a row has no certificate, or a verdict would be kept of code without a commit.
+    """
+    from sebulba.storage.fingerprint import describe_code  # It imports jax.
+
+    for name in names:
+        _certificate_of(folder / "results" / "records" / name)
+    if keep:
+        commit_of({"code": describe_code()})
+    greatest = EXIT_DONE
+    for name in names:
+        code = repeat(name, folder, cycles=cycles, keep=keep)
+        greatest = max(greatest, code)
+        if code > EXIT_SIGNAL_BASE:
+            break
+    return greatest
+
+
+def _certificate_of(row: pathlib.Path) -> Certificate:
+    certificate = read_certificate(row / CERTIFICATE)
+    if certificate is None:
+        raise SystemExit(f"{row.name}: {without_certificate(row)}")
+    return certificate
 
 
 def repeat(
@@ -114,9 +164,7 @@ def repeat(
         SystemExit: the row has no certificate.
     """
     row = folder / "results" / "records" / name
-    certificate = read_certificate(row / CERTIFICATE)
-    if certificate is None:
-        raise SystemExit(f"{name}: {without_certificate(row)}")
+    certificate = _certificate_of(row)
     record = _record_of(row, certificate.seed)
     print(f"{name}: {_describe_relation(record, certificate)}", flush=True)
     if other := _other_settings(record, certificate.config):
@@ -152,15 +200,17 @@ def _is_result(record: Mapping[str, Any], run: Run) -> bool:
     return not other
 
 
-def _other_settings(record: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a result that a run has not, but for those of its length.
+def _other_settings(
+    record: Mapping[str, Any], config: Mapping[str, Any], *, but: Sequence[str] = _LENGTHS
+) -> list[str]:
+    """Return the settings of a result that a run has not, but for some.
 
     What the result lacks had its default then, as a setting that is new.
     """
     return [
         key
         for key, value in record["config"].items()
-        if key not in _LENGTHS and config.get(key) != value
+        if key not in but and config.get(key) != value
     ]
 
 
@@ -180,17 +230,30 @@ def _is_repeatable(run: Run) -> bool:
     return run.config["learner.policy_lag"] is not None and (run.path / CHECKSUMS).is_file()
 
 
-def make_record(run: Run, *, commit: str) -> dict[str, Any]:
-    """Return what the page needs of a run, and what repeats it."""
+def make_record(run: Run, *, commit: str, name: str | None = None) -> dict[str, Any]:
+    """Return what the page needs of a run, and what repeats it.
+
+    Raises:
+        SystemExit: the run has no mean return, no config to be named after, or was resumed with
+            other code or settings, so that nothing repeats it.
+    """
     assert run.summary is not None  # the run is done
     command = run.process["argv"][1:]
-    (config,), _ = split_arguments(command)
+    _, flags = split_arguments(command)
+    for start in run.process.get("resumed", []):
+        if (other := commit_of(start)) != commit:
+            raise SystemExit(f"{run.path}: expected a run of one commit, got {commit} and {other}")
+        _, flags_now = split_arguments(start["argv"][1:])
+        if new := sorted(set(flags_now) - set(flags) - {"--run-dir", "--resume"}):
+            raise SystemExit(f"{run.path}: was resumed with other settings: {', '.join(new)}")
     measured = [row for row in run.rows if row.get("episode_return_mean") is not None]
+    if not measured:
+        raise SystemExit(f"{run.path}: expected mean returns, got a run with too few episodes")
     chosen = np.unique(np.linspace(0, len(measured) - 1, _MAX_POINTS).round().astype(int))
     names = ["env_steps", "updates", "wall_time_s", "steps_per_second", "episodes"]
     names += ["best_episode_return_mean", "final_episode_return_mean", "status"]
     return {
-        "name": pathlib.Path(config).stem,
+        "name": name or _name_of(run),
         "seed": run.config["seed"],
         "arguments": list(_without_run_dir(command)),
         "commit": commit,
@@ -202,13 +265,21 @@ def make_record(run: Run, *, commit: str) -> dict[str, Any]:
     }
 
 
+def _name_of(run: Run) -> str:
+    """Return the name of the config that a run was started with."""
+    configs, _ = split_arguments(run.process["argv"][1:])
+    if not configs:
+        raise SystemExit(f"{run.path}: expected --name, since the run was started without a config")
+    return pathlib.Path(configs[0]).stem
+
+
 def _without_run_dir(command: Sequence[str]) -> Iterator[str]:
     """Yield the arguments of `sebulba.train` but for `--run-dir` and `--resume`."""
     arguments = iter(command)
     for each in arguments:
         if each in ("--run-dir", "--resume"):
             next(arguments, None)
-        else:
+        elif not each.startswith(("--run-dir=", "--resume=")):
             yield each
 
 

@@ -26,7 +26,7 @@ from benchmarks.records import (
     describe_curve,
     is_whole,
     read_records,
-    repeat,
+    repeat_all,
     without_certificate,
 )
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
@@ -368,11 +368,10 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, help="with --verify: the most learner cycles")
     parser.add_argument("--keep", action="store_true", help="with --verify: keep the verdicts")
     arguments = parser.parse_args()
+    if arguments.cycles is not None and arguments.cycles < 1:
+        parser.error(f"--cycles: expected at least 1, got {arguments.cycles}")
     if arguments.verify:
-        codes = [
-            repeat(row, cycles=arguments.cycles, keep=arguments.keep) for row in arguments.verify
-        ]
-        sys.exit(max(codes))
+        sys.exit(repeat_all(arguments.verify, cycles=arguments.cycles, keep=arguments.keep))
     written = [add(run_dir, name=arguments.name) for run_dir in arguments.add]
     written += [certify(run_dir, name=arguments.name) for run_dir in arguments.certify]
     page = FOLDER / "results.md"

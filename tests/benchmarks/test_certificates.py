@@ -69,6 +69,52 @@ def test_adding_a_result_keeps_a_certificate_of_its_whole_run(row):
     assert "| `abc1234` | whole run |" in results.make_page(row)
 
 
+def test_the_seeds_of_a_row_have_the_same_settings(row):
+    config = row / "run" / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("seed: 0", "seed: 1").replace("discount: 0.9", "discount: 0.5"))
+    with pytest.raises(SystemExit, match=r"settings of .*seed-0.json, got other agent.discount"):
+        records.add(row / "run", row)
+    config.write_text(text.replace("seed: 0", "seed: 1"))
+    records.add(row / "run", row)
+    assert "| 0, 1 |" in results.make_page(row)
+
+
+def test_a_resumed_run_gets_no_certificate_and_has_no_new_settings(row):
+    path = row / "results" / "records" / "impala"
+    shutil.rmtree(path)
+    start = {"argv": ["train.py", "run/config.yaml", "--run-dir", "run", "--resume", "latest"]}
+    edit(row / "run" / "run.json", lambda value: value.update(resumed=[start]))
+    records.add(row / "run", row)
+    assert not (path / CERTIFICATE).exists()
+    start["argv"] += ["--run.total-env-steps", "1000000"]
+    edit(row / "run" / "run.json", lambda value: value.update(resumed=[start]))
+    with pytest.raises(SystemExit, match=r"resumed with other settings: --run.total-env-steps"):
+        records.add(row / "run", row)
+
+
+def test_what_a_record_lacks_is_said(row):
+    edit(row / "run" / "run.json", lambda value: value.update(argv=["train.py", "--seed", "0"]))
+    with pytest.raises(SystemExit, match=r"expected --name, since the run was started without a"):
+        records.add(row / "run", row)
+    records.add(row / "run", row, name="impala")
+    (row / "run" / "metrics.jsonl").write_text('{"env_steps": 8, "episode_return_mean": null}\n')
+    with pytest.raises(SystemExit, match=r"expected mean returns, got a run with too few episodes"):
+        records.add(row / "run", row, name="impala")
+
+
+def test_rows_are_repeated_until_a_signal(row, monkeypatch):
+    repeated = []
+    codes = iter([EXIT_OTHER_RESULT, EXIT_DONE, 130, EXIT_DONE])
+    monkeypatch.setattr(records, "repeat", lambda *args, **kw: repeated.append(args) or next(codes))
+    with pytest.raises(SystemExit, match=r"expected a row"):
+        records.repeat_all(["impala", "impla"], row)
+    assert not repeated
+    assert records.repeat_all(["impala", "impala"], row) == EXIT_OTHER_RESULT
+    assert records.repeat_all(["impala", "impala"], row) == 130
+    assert len(repeated) == 3
+
+
 def test_a_long_run_keeps_its_first_rows_and_its_last(run_of, tmp_path):
     shutil.copytree(run_of("impala"), tmp_path / "run")
     (first, *_) = (tmp_path / "run" / "checksums.jsonl").read_text().splitlines()
