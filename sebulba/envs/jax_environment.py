@@ -48,7 +48,8 @@ class JaxTask(Protocol):
     A game of two players in turns has a method `is_opponents_turn(state) -> bool []`. Then a step
     is one move of whoever is to move, who sees the observation and the action mask. The reward is
     the player's, and the opponent's is its negative. `reset` draws which of the two begins. The
-    player has to have a turn before the game ends.
+    player has to have a turn before the game ends. A `step` that truncates the game has to show
+    what the player sees, of which the value is learned.
     """
 
     observation: PyTree  # of jax.ShapeDtypeStruct
@@ -77,7 +78,7 @@ class JaxEnvState:
 
     task_state: PyTree  # [N, ...]
     key: jax.Array  # [N] keys
-    elapsed: jax.Array  # [N] int32, steps in the current episode
+    elapsed: jax.Array  # [N] int32, steps in the current episode; of a game in turns, the player's
     done: jax.Array  # [N] bool, at the latest row, of all players
     # [N, P, ...], what repeats the latest row: reward 0. None: the task has no axis of players.
     row: EnvStep | None = None

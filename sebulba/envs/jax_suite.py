@@ -14,7 +14,7 @@ from sebulba.envs.jax_environment import (
     take_step_limit,
 )
 from sebulba.envs.jax_wrappers import wrap
-from sebulba.envs.turns import GameInTurns, in_turns, take_opponents
+from sebulba.envs.turns import GameInTurns, make_game, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, calling, did_you_mean
 
@@ -48,10 +48,13 @@ def make(
     max_episode_steps = take_step_limit(options)
     opponents = take_opponents(options) if _is_in_turns(config.id) else None
     task = wrap(_make_task(config.id, options), wrappers)
-    environment = JaxEnvironment(
-        task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+    return make_game(
+        task,
+        num_envs=num_envs,
+        seed=seed,
+        max_episode_steps=max_episode_steps,
+        opponents=opponents,
     )
-    return in_turns(environment, task, opponents)
 
 
 def ids() -> list[str]:

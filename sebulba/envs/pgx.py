@@ -20,7 +20,7 @@ from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import refuse_unknown_options
-from sebulba.envs.turns import OPTIONS, GameInTurns, in_turns, is_run, take_opponents
+from sebulba.envs.turns import OPTIONS, GameInTurns, is_run, make_game, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 
@@ -40,8 +40,8 @@ def make(
 
     The option `opponent` is `random` (default), which plays a random legal action; `look_ahead`,
     see `LookAhead`; `module:function`, an `Opponent`; or, in games of two, `self`, `past` or the
-    directory of a run, with the options of `take_opponents`. `max_episode_steps` truncates games;
-    with the latter three, moves of both players count.
+    directory of a run, with the options of `take_opponents`. `max_episode_steps` truncates games
+    after so many moves of the player.
 
     Raises:
         ConfigError: pgx has no such game, or there is no such option.
@@ -68,10 +68,13 @@ def make(
     # The code of a user's opponent may change between two runs.
     task = make_task() if ":" in str(opponent) else shared_task(config, make_task)
     task = wrap(task, wrappers)
-    environment = JaxEnvironment(
-        task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+    return make_game(
+        task,
+        num_envs=num_envs,
+        seed=seed,
+        max_episode_steps=max_episode_steps,
+        opponents=opponents,
     )
-    return in_turns(environment, task, opponents)
 
 
 def ids() -> list[str]:

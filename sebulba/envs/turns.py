@@ -114,14 +114,16 @@ class TurnState:
 
 
 def _turn_functions(
-    plies: JaxEnvironment, is_opponents_turn: Callable[[PyTree], jax.Array]
+    plies: JaxEnvironment,
+    is_opponents_turn: Callable[[PyTree], jax.Array],
+    max_episode_steps: int | None,
 ) -> "_TurnFunctions":
     """Return the functions of games; those of equal tasks share them, see `jax_environment`."""
     step, num_actions = plies.traceable_step, int(plies.spec.action_space.n)
     try:
-        return _shared_functions(step, is_opponents_turn, num_actions)
+        return _shared_functions(step, is_opponents_turn, num_actions, max_episode_steps)
     except TypeError:  # The task cannot be hashed.
-        return _TurnFunctions(step, is_opponents_turn, num_actions)
+        return _TurnFunctions(step, is_opponents_turn, num_actions, max_episode_steps)
 
 
 class _TurnFunctions:
@@ -135,6 +137,7 @@ class _TurnFunctions:
         step_ply: TraceableStep,
         is_opponents_turn: Callable[[PyTree], jax.Array],
         num_actions: int,
+        max_episode_steps: int | None,
     ):
         def is_waiting(state: TurnState, row: EnvStep) -> jax.Array:
             return jax.vmap(is_opponents_turn)(state.plies.task_state) & ~row.done
@@ -157,6 +160,8 @@ class _TurnFunctions:
                 )
                 action, opponent_state = opponent(opponent_state, seen, waiting)
                 plies, new = step_ply(state.plies, action)
+                # Only the player's moves count as steps of its episode.
+                plies = dataclasses.replace(plies, elapsed=state.plies.elapsed)
                 after = dataclasses.replace(
                     state, plies=plies, has_moved=~never, reward=-new.reward
                 )
@@ -189,7 +194,14 @@ class _TurnFunctions:
                 has_moved=state.has_moved & ~row.is_first,
                 reward=jnp.where(row.is_first, 0.0, state.reward - row.reward),
             )
-            return until_turn(state, row, opponent, opponent_state)
+            state, row, opponent_state = until_turn(state, row, opponent, opponent_state)
+            if max_episode_steps is not None:
+                # After the reply: a truncation bootstraps from what the player itself sees.
+                is_over = (state.plies.elapsed >= max_episode_steps) & ~row.terminated
+                row = dataclasses.replace(row, truncated=row.truncated | is_over)
+                plies = dataclasses.replace(state.plies, done=row.done)
+                state = dataclasses.replace(state, plies=plies)
+            return state, row, opponent_state
 
         def play_at_random(keys: jax.Array, row: EnvStep, waiting: jax.Array) -> PyTree:
             del waiting
@@ -256,13 +268,16 @@ class GameInTurns:
         plies: JaxEnvironment,
         is_opponents_turn: Callable[[PyTree], jax.Array],
         opponents: Opponents | str | None,
+        max_episode_steps: int | None,
     ):
         """Make the functions of the game.
 
         Args:
-            plies: the games as environments of whoever is to move, in which each move is a step.
+            plies: the games as environments of whoever is to move, in which each move is a step;
+                without a limit of steps.
             is_opponents_turn: from the state of one game to bool `[]`.
             opponents: the result of `take_opponents`. A run is read at the reset.
+            max_episode_steps: the player's moves after which games are truncated; None: no limit.
 
         Raises:
             ConfigError: actions are not one choice.
@@ -276,7 +291,8 @@ class GameInTurns:
         self.num_envs = plies.num_envs
         self.spec = dataclasses.replace(plies.spec, opponents=of_learner)
         self._plies = plies
-        self._functions = _turn_functions(plies, is_opponents_turn)
+        self._max_episode_steps = max_episode_steps
+        self._functions = _turn_functions(plies, is_opponents_turn, max_episode_steps)
         self._run = opponents if isinstance(opponents, str) else None
         self._opponent_name = self._run or "random"
         self._fixed: _FixedFunctions | None = None
@@ -339,7 +355,8 @@ class GameInTurns:
 
     def settings(self) -> dict[str, Any]:
         """Return the game's options and who moves for the opponent in `step`."""
-        return {**self._plies.settings(), "opponent": self._opponent_name}
+        of_game = {"max_episode_steps": self._max_episode_steps, "opponent": self._opponent_name}
+        return {**self._plies.settings(), **of_game}
 
     def render(self) -> np.ndarray:
         """Return the first game's frame; see `JaxEnvironment`."""
@@ -365,17 +382,27 @@ class GameInTurns:
         """Do nothing: there are no resources to release."""
 
 
-def in_turns(
-    environment: JaxEnvironment, task: JaxTask, opponents: Opponents | str | None
+def make_game(
+    task: JaxTask,
+    *,
+    num_envs: int,
+    seed: int,
+    max_episode_steps: int | None,
+    opponents: Opponents | str | None,
 ) -> JaxEnvironment | GameInTurns:
-    """Return the environment of one player, if the task is a game in turns; else as it is.
+    """Return the environments of a task: of one player, if the task is a game in turns.
 
     Args:
-        environment: of the task.
         task: with its wrappers.
+        num_envs: of the environment.
+        seed: of all games.
+        max_episode_steps: after which episodes are truncated; None: no limit.
         opponents: the result of `take_opponents`.
     """
     is_opponents_turn = getattr(task, IN_TURNS, None)
     if is_opponents_turn is None:
-        return environment
-    return GameInTurns(environment, is_opponents_turn, opponents)
+        return JaxEnvironment(
+            task, num_envs=num_envs, seed=seed, max_episode_steps=max_episode_steps
+        )
+    plies = JaxEnvironment(task, num_envs=num_envs, seed=seed)
+    return GameInTurns(plies, is_opponents_turn, opponents, max_episode_steps)

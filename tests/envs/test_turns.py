@@ -104,6 +104,31 @@ def test_an_opponent_moves_only_where_it_is_waited_for():
     np.testing.assert_array_equal(environment.whole_state.opponent[0], 3)
 
 
+@pytest.mark.parametrize("is_random", [True, False])
+def test_a_truncated_game_ends_with_what_the_player_sees_on_its_turn(is_random):
+    environment = make(moves=9, max_episode_steps=2)
+    if not is_random:
+        environment.play_against("remembers", Remembers(), Remembers.start)
+    row = environment.reset()
+    for _ in range(3):
+        opponent_begins = environment.whole_state.plies.task_state[:, 1]
+        assert row.is_first.all() and not row.done.any()
+        for turn in (1, 2):
+            row = environment.step(np.zeros(NUM_ENVS, np.int32))
+            assert (row.truncated == (turn == 2)).all() and not row.terminated.any()
+            np.testing.assert_array_equal(row.observation[:, 1], 2 * turn + opponent_begins)
+        row = environment.step(np.zeros(NUM_ENVS, np.int32))
+    assert environment.settings()["max_episode_steps"] == 2
+
+
+def test_a_game_that_ends_at_the_limit_is_terminated():
+    environment = make(moves=2, max_episode_steps=2)
+    environment.reset()
+    for turn in (1, 2):
+        row = environment.step(np.zeros(NUM_ENVS, np.int32))
+        assert (row.terminated == (turn == 2)).all() and not row.truncated.any()
+
+
 def test_random_opponents_make_legal_moves():
     environment = make()
     row = environment.reset()
