@@ -24,6 +24,7 @@ from sebulba.types import Clock, EnvStep, Experience, Networks, Opponents, PyTre
 
 _KEPT = 0.98  # of the counts of games after a learner cycle, since the player changes
 _LEAST_WEIGHT = 1e-3  # of a version that the player always beats
+_PRESENT = -1  # in place of the number of a version of the pool
 
 
 @pytree_dataclass
@@ -37,6 +38,12 @@ class Pool:
     num_added: jax.Array  # [], the first version included; m at most are in the pool
     games: jax.Array  # [m], older ones count less
     wins: jax.Array  # [m], of the player, with half of a draw
+
+    @property
+    def numbers(self) -> jax.Array:
+        """`[m]` int32, of the version in each place: 0 is the first; negative in an empty place."""
+        newest, size = self.num_added.astype(jnp.int32) - 1, len(self.games)
+        return newest - (newest - jnp.arange(size)) % size
 
     @property
     def win_rates(self) -> jax.Array:
@@ -64,7 +71,8 @@ class PastState:
     """The actor states of both players, and who the opponent is."""
 
     players: SelfPlayState
-    # [B] int32, the place of the game's opponent in the pool; the pool's size: the present version.
+    # [B] int32, the number of the version that the game is played against; -1: the present one. Not
+    # its place: while a game or its trajectory waits, another version may come to that place.
     member: jax.Array
     key: jax.Array
 
@@ -74,7 +82,7 @@ class PastExtras:
     """The player's extras, and the opponent of each row."""
 
     player: PyTree
-    member: jax.Array  # [B] int32
+    member: jax.Array  # [B] int32, as in the state
 
 
 @pytree_dataclass
@@ -116,13 +124,15 @@ class PastPlay:
         versions, logits = self._versions(networks)
         drawn = jax.random.categorical(draw_key, logits, shape=waiting.shape)
         is_new = waiting & row.is_first
-        member = jnp.where(is_new, drawn.astype(jnp.int32), actor_state.member)
+        numbers = jnp.append(networks.pool.numbers, _PRESENT)
+        member = jnp.where(is_new, numbers[drawn], actor_state.member)
 
         def move(version: Networks) -> tuple[PyTree, SelfPlayState]:
             return self._self_play.oppose(version, actor_state.players, row, waiting)
 
         actions, states = jax.vmap(move)(versions)
-        chosen = Chosen(member)
+        size = self._opponents.pool_size
+        chosen = Chosen(jnp.where(member == _PRESENT, size, member % size))
         players = self._self_play.shard_actor_state(states, chosen)
         return chosen.split(actions), PastState(players=players, member=member, key=key)
 
@@ -131,7 +141,7 @@ class PastPlay:
         pool, past_share = networks.pool, self._opponents.past_share
         if past_share == 1.0:
             return pool.members, pool.logits
-        # The present version comes after the pool, so no place of the pool counts its games.
+        # The present version comes after the pool.
         versions = jax.tree.map(
             lambda members, present: jnp.concatenate([members, present[None]]),
             pool.members,
@@ -215,7 +225,7 @@ class PastPlay:
         trajectory: Trajectory,
         actor_id: jax.Array,
     ) -> PastExperience:
-        """Add the player's trajectory, and count the games that ended in it."""
+        """Add the player's trajectory, and count its games against versions of the pool."""
         member = trajectory.extras.member
         player = self._self_play.update_experience(
             networks.player,
@@ -228,9 +238,10 @@ class PastPlay:
         # Row T is row 0 of the next trajectory, which counts it.
         rows = jax.tree.map(lambda leaf: leaf[:-1], trajectory.env_steps)
         won = 0.5 + 0.5 * jnp.sign(rows.reward)
-        outcomes = jnp.stack([jnp.ones_like(won), won]) * rows.done.astype(jnp.float32)[None]
-        of_member = jax.nn.one_hot(member, self._opponents.pool_size, dtype=jnp.float32)
-        games = jnp.einsum("ctb,tbm->cm", outcomes, of_member)
+        is_counted = rows.done & (member != _PRESENT)
+        outcomes = jnp.stack([jnp.ones_like(won), won]) * is_counted.astype(jnp.float32)[None]
+        of_member = member[..., None] == networks.pool.numbers[None, None]
+        games = jnp.einsum("ctb,tbm->cm", outcomes, of_member.astype(jnp.float32))
         return dataclasses.replace(experience, player=player, pending=experience.pending + games)
 
     def loss(

@@ -90,7 +90,7 @@ def test_the_present_version_plays_the_other_games_and_has_no_place_in_the_pool(
     everyone, present = jnp.ones(NUM_ENVS, bool), 0
     for _ in range(4):
         action, state = jitted(agent.oppose)(networks, state, rows_of(is_first=everyone), everyone)
-        np.testing.assert_array_equal(action, state.member == SIZE)
+        np.testing.assert_array_equal(action, state.member == -1)
         present += int(action.sum())
     assert 0.65 < present / (4 * NUM_ENVS) < 0.85
     act = jitted(agent.act, static_argnames="greedy")
@@ -103,7 +103,7 @@ def test_the_present_version_plays_the_other_games_and_has_no_place_in_the_pool(
     experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     update_experience = jitted(agent.update_experience)
     experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
-    assert int(experience.pending[0].sum()) == int((state.member < SIZE).sum()) > 0
+    assert int(experience.pending[0].sum()) == int((state.member >= 0).sum()) > 0
 
 
 def test_versions_that_the_player_beats_are_drawn_less():
@@ -135,12 +135,11 @@ def test_a_version_replaces_the_oldest_every_few_updates():
     chex.assert_trees_all_equal(networks.pool.members, stacked)
 
 
-def test_games_count_for_the_version_that_played_them():
-    agent, networks, state = make()
-    opt_state = jitted(agent.init_opt_state)(networks)
+def games_against(members, agent, networks, state):
+    """Return the experience after ten games against two versions in turn."""
     done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
     reward = jnp.zeros((5, NUM_ENVS)).at[1, :4].set(2.0).at[1, 4:7].set(-1.0)
-    member = jnp.tile(jnp.arange(NUM_ENVS, dtype=jnp.int32)[None] % 2, (4, 1))
+    member = jnp.tile(jnp.array(members, jnp.int32), (4, NUM_ENVS // 2))
     act = jitted(agent.act, static_argnames="greedy")
     _, extras, _ = act(networks, state, rows_of(), greedy=False)
     extras = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), extras)
@@ -151,7 +150,19 @@ def test_games_count_for_the_version_that_played_them():
     )
     experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     update_experience = jitted(agent.update_experience)
-    experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
+    return update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
+
+
+def after_additions(networks, number):
+    pool = dataclasses.replace(networks.pool, num_added=jnp.float32(number))
+    return dataclasses.replace(networks, pool=pool)
+
+
+def test_games_count_for_the_version_that_played_them():
+    agent, networks, state = make()
+    networks = after_additions(networks, SIZE)
+    opt_state = jitted(agent.init_opt_state)(networks)
+    experience = games_against([0, 1], agent, networks, state)
     # The games that end in the last row are counted with the next trajectory, whose first it is.
     np.testing.assert_array_equal(experience.pending[0], [5, 5, 0])
     # Games 0 to 3 are won, 4 to 6 are lost and 7 to 9 are drawn.
@@ -165,6 +176,25 @@ def test_games_count_for_the_version_that_played_them():
         )
         np.testing.assert_array_equal(networks.pool.games, [5, 5, 0])
     assert metrics["win_rate_2"] == pytest.approx(0.5)
+
+
+def test_games_against_a_replaced_version_do_not_count_for_the_one_in_its_place():
+    agent, networks, state = make()
+    networks = after_additions(networks, SIZE + 1)  # Version 3 has taken the place of version 0.
+    replaced = games_against([0, 1], agent, networks, state)
+    np.testing.assert_array_equal(replaced.pending[0], [0, 5, 0])
+    in_the_pool = games_against([SIZE, 1], agent, networks, state)
+    np.testing.assert_array_equal(in_the_pool.pending[0], [5, 5, 0])
+
+
+def test_a_game_draws_the_number_of_its_version():
+    agent, networks, state = make()
+    networks = after_additions(networks, SIZE + 2)
+    everyone = jnp.ones(NUM_ENVS, bool)
+    _, state = jitted(agent.oppose)(networks, state, rows_of(is_first=everyone), everyone)
+    assert set(state.member.tolist()) == {2, 3, 4}
+    # The places of an empty pool have no number that a game could have.
+    assert set(after_additions(networks, 1).pool.numbers.tolist()) == {0, -2, -1}
 
 
 @pytest.mark.parametrize("opponents", [Opponents(), Opponents(pool_size=3, pool_every=2)])
