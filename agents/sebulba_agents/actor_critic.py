@@ -272,6 +272,8 @@ class ActorCriticAgent(Agent):
         """Take a step of the optimizer; a learner cycle's last step also updates the statistics.
 
         All updates of a cycle thus normalise like the targets that were computed at its start.
+        If the last step is discarded, the statistics leave out the cycle's rows: the next step that
+        is applied has those of the next cycle, and would change the inputs between its minibatches.
         """
         params, optimizer = descend(
             self._optimizer,

@@ -278,7 +278,9 @@ class PastPlay:
             games=kept * networks.pool.games + games,
             wins=kept * networks.pool.wins + wins,
         )
-        is_due = (clock.step + 1) % self._opponents.pool_every == 0
+        # If the last update of a period was discarded, the next one adds.
+        every = self._opponents.pool_every
+        is_due = (clock.step + 1) // every != (clock.previous_step + 1) // every
         version = self.agent.actor_networks(player)
         pool = jax.lax.cond(is_due, lambda: _with_version(pool, version), lambda: pool)
         return PastNetworks(player=player, pool=pool), opt_state

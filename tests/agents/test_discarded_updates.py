@@ -48,6 +48,12 @@ def test_moments_move_with_a_cycles_last_update_also_after_a_discarded_one():
     assert merged == [rows * cycles for cycles in (0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3)]
 
 
+def test_moments_leave_out_a_cycle_whose_last_update_is_discarded():
+    rows = LENGTH * NUM_ENVS
+    merged, _ = learn({3}, num_epochs=2, num_minibatches=2)
+    assert merged == [rows * cycles for cycles in (0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2)]
+
+
 def test_applied_updates_of_an_epoch_never_learn_twice_from_an_entry():
     _, chosen = learn({4}, num_epochs=2, num_minibatches=2)
     # The epoch of steps 4 and 5 lost its first half.

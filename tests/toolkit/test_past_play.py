@@ -135,6 +135,19 @@ def test_a_version_replaces_the_oldest_every_few_updates():
     chex.assert_trees_all_equal(networks.pool.members, stacked)
 
 
+def test_a_version_is_added_although_the_update_in_which_it_is_due_is_discarded():
+    agent, networks, _ = make()
+    opt_state = jitted(agent.init_opt_state)(networks)
+    experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
+    optimize, added, previous = jitted(agent.optimize), [], -1
+    for number in (0, 2, 3, 4, 5):  # A period is two updates; 1 is discarded.
+        clock = Clock.at(number, previous_step=previous)
+        networks, opt_state = optimize(networks, opt_state, networks, experience, clock)
+        added.append(int(networks.pool.num_added) - 1)
+        previous = number
+    assert added == [0, 1, 2, 2, 3]
+
+
 def games_against(members, agent, networks, state):
     """Return the experience after ten games against two versions in turn."""
     done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
