@@ -83,13 +83,13 @@ class ActorCriticOptState:
 Loss = Callable[[PolicyValue, Any, Any], tuple[jax.Array, Metrics]]
 """`loss(outputs, batch, config)`: the network's outputs for all rows of a batch, and the batch.
 
-The batch is a `Trajectory`, or in PPO's minibatches without an LSTM a `TransitionBatch`. The config
+The batch is a `Trajectory`, or in PPO's minibatches without a core a `TransitionBatch`. The config
 is the agent's, with the current values of its schedules.
 """
 
 
 class ActorCriticAgent(Agent):
-    """An actor-critic, feed-forward or with an LSTM, for discrete or continuous actions.
+    """An actor-critic, feed-forward or with a recurrent core, for discrete or continuous actions.
 
     Continuous actions are samples of an unbounded Gaussian; the environment's adapter clips them.
     """
@@ -243,7 +243,7 @@ class ActorCriticAgent(Agent):
         """Push the trajectory, and the memory that the actor began it with, into the window."""
         del final_state, actor_id
         window = push(experience, initial_state.memory, trajectory)
-        # Here, once in a cycle, and not in each of its updates: returns are a scan over all rows.
+        # Here, once per trajectory, and not in each update: returns are a scan over all rows.
         moments = self._moments_of(networks.normalization, window)
         return dataclasses.replace(window, moments=moments)
 

@@ -34,7 +34,7 @@ from sebulba_agents.target_networks import TargetNetworkAgent, TargetNetworks, w
 def huber_loss(q_tm1: jax.Array, q_t: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
     """Return `huber(δ)` `[n]`, with the gradient clipped at 1, and δ `[n]`.
 
-    `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`.
+    `δ = R + Γ·Q⁻(s′, argmax_a Q(s′, a)) − Q(s, a)`, with the argmax of Q⁻ if `double` is false.
     """
     td_error = batch.reward + batch.discount * q_t - q_tm1
     return optax.huber_loss(td_error, delta=1.0), td_error

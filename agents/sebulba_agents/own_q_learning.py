@@ -18,8 +18,8 @@ Loss = Callable[[jax.Array, jax.Array, Transitions], tuple[jax.Array, jax.Array]
 """`loss(q_tm1, q_t, batch)` returns losses `[n]` and TD errors `[n]`, which are priorities.
 
 `q_tm1` `[n, ...]` are the online network's outputs for the selected actions. `q_t` `[n, ...]` are
-the target network's outputs for the next observations and the online network's greedy actions
-there.
+the target network's outputs for the next observations and the greedy actions there: the online
+network's with `double`, or its own.
 """
 Values = Callable[[jax.Array], jax.Array]
 """From outputs `[n, A, ...]` or `[n, ...]` to action values `[n, A]` or `[n]`."""

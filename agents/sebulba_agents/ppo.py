@@ -4,7 +4,7 @@ Schulman et al. 2017 (arXiv 1707.06347), with generalised advantages (Schulman e
 1506.02438) normalised in each minibatch.
 
 Values and advantages are computed once per learner cycle, on all rows of its trajectories, with the
-parameters that the cycle begins with. A minibatch holds transitions, or whole unrolls with an LSTM.
+parameters that the cycle begins with. A minibatch holds transitions, or whole unrolls with a core.
 
 Three policies matter if actors act with older parameters: the one that is learned, π; the
 behaviour policy μ, which acted; and the proximal policy, that of the parameters that the learner

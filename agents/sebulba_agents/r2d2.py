@@ -275,7 +275,7 @@ class R2D2(TargetNetworkAgent):
     def _unroll(
         self, params: PyTree, env_steps: EnvStep, last_action: jax.Array, lstm: PyTree
     ) -> tuple[jax.Array, PyTree]:
-        """Return Q `[T, B, A]` of consecutive rows, and the LSTM's state after them."""
+        """Return Q `[T, B, A]` of consecutive rows, and the core's state after them."""
         return self.network.apply(
             params,
             env_steps.observation,

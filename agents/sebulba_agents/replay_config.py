@@ -74,7 +74,7 @@ class R2D2Config(QLearningConfig):
     rescale_epsilon: NonNegative = 1e-3
     """ε of the value rescaling h."""
     batch_size: Count = 32
-    """Sequences per update, over all learner devices. The paper: 64."""
+    """Sequences per update, over the learner devices of a host. The paper: 64."""
     replay_ratio: Positive = 16.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size × learn_length rows. Reset rows count on both sides. The paper: about 0.8."""
@@ -112,7 +112,7 @@ class DDQNConfig(QLearningConfig):
     reward_clip: Positive | None = None
     """Rewards are clipped to ± this value in the learner; null: no clipping."""
     batch_size: Count = 64
-    """Transitions per update, over all learner devices. The paper: 32."""
+    """Transitions per update, over the learner devices of a host. The paper: 32."""
     replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected. The paper: 8, an update every 4 agent steps."""
@@ -192,7 +192,7 @@ class SACConfig(ReplayConfig):
     """τ of the moving average in the target critics, per update. 1: the critics'
     own values, without a moving average."""
     batch_size: Count = 128
-    """Transitions per update, over all learner devices. The paper: 256."""
+    """Transitions per update, over the learner devices of a host. The paper: 256."""
     replay_ratio: Positive = 64.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected. The paper: 256, an update per env step."""
@@ -256,7 +256,7 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     """α of prioritised sampling by the error of the first value; 0: uniform. MuZero: 1."""
     importance_exponent: ScheduledFraction = 1.0
     batch_size: Count = 64
-    """Sequences per update, over all learner devices."""
+    """Sequences per update, over the learner devices of a host."""
     replay_ratio: Positive = 32.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size × unroll_length rows. Reset rows count as collected."""

@@ -28,7 +28,7 @@ from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.replay_config import SACConfig
 from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sample
 
-# As in the authors' code; learned values stay far from both bounds.
+# As in the authors' code; with raw observations, initial values may reach both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)
 # Without a bound, the temperature grows until it is infinite where the target entropy is more than
 # actions can have.

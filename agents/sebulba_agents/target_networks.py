@@ -25,7 +25,7 @@ class TargetOptState:
     """The optimizer's state."""
 
     adam: PyTree
-    num_periods: jax.Array  # [] int32, target periods before the last copy
+    num_periods: jax.Array  # [] int32, complete target periods at the last applied update
 
 
 def with_copy(online: PyTree) -> TargetNetworks:

@@ -75,11 +75,11 @@ class ReplayConfig(NetworkConfig):
     discount: Fraction = 0.99
     """Discount factor γ."""
     batch_size: Count = 64
-    """Transitions per update, over all learner devices."""
+    """Transitions per update, over the learner devices of a host."""
     replay_capacity: Count = 100_000
-    """Rows (time steps) that the replay holds, over all learner devices."""
+    """Rows (time steps) that the replay holds, over the learner devices of a host."""
     min_replay_rows: Count = 1_000
-    """Rows collected before learning starts, over all learner devices."""
+    """Rows collected before learning starts, over the learner devices of a host."""
     replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
     batch_size rows. Reset rows count as collected."""

@@ -25,7 +25,7 @@ class ReplayRatio:
         min_replay_rows: int,
         rows_per_update: int,
     ):
-        """Take the ratio, and the rows that an update learns from, over all learner devices."""
+        """Take the ratio, and the rows that an update learns from on this host."""
         self._run_spec = run_spec
         self._replay_ratio = replay_ratio
         self._min_replay_rows = min_replay_rows
