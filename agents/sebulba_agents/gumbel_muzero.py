@@ -46,9 +46,6 @@ from sebulba_agents.target_networks import (
 from sebulba_agents.two_hot import TwoHot
 from sebulba_agents.unroll_targets import UnrollTargets, unroll_targets
 
-# Added to priorities, so that a sequence with an error of 0 can still be drawn.
-_MIN_PRIORITY = 1e-6
-
 
 @pytree_dataclass
 class Planned:
@@ -164,7 +161,7 @@ class GumbelMuZero(TargetNetworkAgent):
         rows = jax.tree.map(lambda x: x[spec.num_context_rows :], rows)
         # The random actions behind an episode's end have no part in a priority.
         targets = self._targets(jax.random.key(0), rows, rows.extras)
-        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + _MIN_PRIORITY
+        error = jnp.abs(rows.extras.value[0] - targets.value[0]) + replay.MIN_PRIORITY
         priority = jnp.where(targets.policy_mask[0], error, 0.0)
         return replay.update_priorities(spec, experience, ids, priority)
 
@@ -183,7 +180,7 @@ class GumbelMuZero(TargetNetworkAgent):
         loss, error, metrics = self.loss_of_batch(networks.online, first, targets, weights)
         if spec.priority_exponent:
             experience = replay.update_priorities(
-                spec, experience, sample.ids, error + _MIN_PRIORITY
+                spec, experience, sample.ids, error + replay.MIN_PRIORITY
             )
         metrics |= self._replay_ratio.metrics(experience, clock.step, sample.num_sequences)
         return loss, (experience, metrics)

@@ -13,15 +13,12 @@ from sebulba.toolkit.cores import CoreSettings, initial_core_state, join_past, u
 from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import one_hot
 from sebulba.toolkit.noisy_dense import NoisyDense
-from sebulba.toolkit.replay.rows import valid_transitions
+from sebulba.toolkit.replay import MIN_PRIORITY, valid_transitions
 from sebulba.toolkit.returns import n_step_returns
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, fold_time
 from sebulba.toolkit.value_rescaling import inverse_rescale, rescale
 from sebulba.types import EnvStep, PyTree, RunSpec
-
-# Added to priorities, so that a sequence with TD errors of 0 can still be drawn.
-_MIN_PRIORITY = 1e-6
 
 
 class DuelingHead(nn.Module):
@@ -154,7 +151,7 @@ def sequence_priority(td_error: jax.Array, valid: jax.Array, mix: float) -> jax.
     size = jnp.where(valid, jnp.abs(td_error), 0.0)
     count = jnp.maximum(jnp.sum(valid, axis=0, dtype=jnp.float32), 1.0)
     mean = jnp.sum(size, axis=0) / count
-    return mix * jnp.max(size, axis=0) + (1.0 - mix) * mean + _MIN_PRIORITY
+    return mix * jnp.max(size, axis=0) + (1.0 - mix) * mean + MIN_PRIORITY
 
 
 def rescaled_td_errors(

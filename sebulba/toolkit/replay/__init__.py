@@ -20,11 +20,15 @@ from sebulba.toolkit.replay.buffer import (
     is_stored,
     newest,
     read,
-    replay_bytes,
     sample,
     update_priorities,
 )
-from sebulba.toolkit.replay.priorities import importance_weights, over_maximum, uniform_weights
+from sebulba.toolkit.replay.priorities import (
+    MIN_PRIORITY,
+    importance_weights,
+    over_maximum,
+    uniform_weights,
+)
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
@@ -32,6 +36,7 @@ from sebulba.toolkit.replay.transitions import TransitionReplay, Transitions
 from sebulba.toolkit.settings import ReplayConfig
 
 __all__ = [
+    "MIN_PRIORITY",
     "ReplayConfig",
     "ReplayRatio",
     "ReplaySpec",
@@ -51,7 +56,6 @@ __all__ = [
     "newest",
     "over_maximum",
     "read",
-    "replay_bytes",
     "replay_ratio",
     "replay_spec",
     "row_shapes",

@@ -29,7 +29,6 @@ differ from those of a single shard by the ratio of the shards' mean masses.
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -141,12 +140,6 @@ def init(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> ReplayState:
         mass=jnp.zeros((spec.num_streams, spec.num_slots), jnp.float32),
         num_rows=jnp.zeros((spec.num_actors,), jnp.int32),
     )
-
-
-def replay_bytes(spec: ReplaySpec, row: PyTree, recurrent: PyTree) -> int:
-    """Return the number of bytes that `init` allocates, without allocating them."""
-    state = jax.eval_shape(lambda: init(spec, row, recurrent))
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def add(

@@ -15,6 +15,8 @@ from sebulba.toolkit.reductions import masked_max, masked_mean
 # Of a node of the sum tree. On a CPU, 256 draws from 100,000 entries took 0.28 ms with 16, 0.43 ms
 # with 32 and 0.60 ms with 64.
 _NUM_CHILDREN = 16
+MIN_PRIORITY = 1e-6
+"""Added to priorities, so that an entry with an error of 0 can still be drawn."""
 
 
 def priority_mass(priority: jax.Array, exponent: float) -> jax.Array:

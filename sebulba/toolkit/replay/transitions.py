@@ -7,6 +7,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.replay import buffer
 from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.priorities import (
+    MIN_PRIORITY,
     importance_weights,
     over_maximum,
     uniform_weights,
@@ -15,9 +16,6 @@ from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
 from sebulba.toolkit.schedules import Scheduled, value_at
 from sebulba.types import Clock, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
-
-# Added to priorities, so that a transition with a TD error of 0 can still be drawn.
-_MIN_PRIORITY = 1e-6
 
 
 @pytree_dataclass
@@ -142,7 +140,7 @@ class TransitionReplay:
         """Set the priorities of transitions `[n]` to `|δ|`; no effect if α is 0."""
         if not self._has_priorities:
             return state
-        priority = jnp.abs(jax.lax.stop_gradient(td_error)) + _MIN_PRIORITY
+        priority = jnp.abs(jax.lax.stop_gradient(td_error)) + MIN_PRIORITY
         return buffer.update_priorities(self._spec, state, ids, priority)
 
 
