@@ -14,7 +14,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.toolkit.exploration import ExplorationState, ScheduledExploration, greedy_action
 from sebulba.toolkit.prng import stream
 from sebulba.toolkit.reductions import mean_share
-from sebulba.toolkit.replay import ReplayState, Transitions, frame_stack, transition_replay
+from sebulba.toolkit.replay import ReplayState, TransitionReplay, Transitions, frame_stack
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
@@ -70,7 +70,7 @@ class DDQN(TargetNetworkAgent):
         self._double = config.double
         torso = config.torso_for(run_spec.environment)
         check_network(torso, run_spec.environment.observation)
-        self._replay = transition_replay(
+        self._replay = TransitionReplay(
             config,
             run_spec,
             n_step=config.n_step,

@@ -19,7 +19,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
-from sebulba.toolkit.replay import ReplayState, Transitions, transition_replay
+from sebulba.toolkit.replay import ReplayState, TransitionReplay, Transitions
 from sebulba.toolkit.schedules import at_env_steps
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
@@ -144,7 +144,7 @@ class SAC(Agent):
             check_network(critic_torso, run_spec.environment.observation)
         self._config = config
         self._run_spec = run_spec
-        self._replay = transition_replay(config, run_spec)
+        self._replay = TransitionReplay(config, run_spec)
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )

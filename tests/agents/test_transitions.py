@@ -10,7 +10,7 @@ import pytest
 from sebulba.devices.learner_devices import PER_DEVICE, LearnerDevices
 from sebulba.devices.mapping import map_over_learner_devices
 from sebulba.errors import ConfigError
-from sebulba.toolkit.replay import transition_replay
+from sebulba.toolkit.replay import TransitionReplay
 from sebulba.toolkit.replay.transitions import fold
 from sebulba.types import Clock, EnvStep, FrameStack, Trajectory
 from sebulba_agents.replay_config import DDQNConfig
@@ -58,7 +58,7 @@ def slow_transition(env_steps, t, b, n):
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_sample_gives_the_transitions_of_the_stream(n_step):
     env_steps, action = stream()
-    agent_replay = transition_replay(CONFIG, RUN_SPEC, n_step=n_step)
+    agent_replay = TransitionReplay(CONFIG, RUN_SPEC, n_step=n_step)
     state = fill(agent_replay, env_steps, action)
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     endings = set()
@@ -78,7 +78,7 @@ def test_sample_gives_the_transitions_of_the_stream(n_step):
 def test_sample_draws_every_valid_transition_and_no_other(priority_exponent):
     env_steps, action = stream()
     config = dataclasses.replace(CONFIG, batch_size=4000)
-    agent_replay = transition_replay(config, RUN_SPEC, priority_exponent=priority_exponent)
+    agent_replay = TransitionReplay(config, RUN_SPEC, priority_exponent=priority_exponent)
     state = fill(agent_replay, env_steps, action)
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     oldest = ROWS - 16
@@ -90,7 +90,7 @@ def test_sample_draws_every_valid_transition_and_no_other(priority_exponent):
 
 def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
     env_steps, action = stream()
-    agent_replay = transition_replay(CONFIG, RUN_SPEC, priority_exponent=0.5)
+    agent_replay = TransitionReplay(CONFIG, RUN_SPEC, priority_exponent=0.5)
     state = fill(agent_replay, env_steps, action)
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     state = jax.jit(agent_replay.update_priorities)(state, batch.ids, jnp.full(64, -9.0))
@@ -112,7 +112,7 @@ def test_new_transitions_get_the_greatest_priority_but_for_invalid_ones():
 
 
 def test_update_priorities_leaves_uniform_replay_alone():
-    agent_replay = transition_replay(CONFIG, RUN_SPEC)
+    agent_replay = TransitionReplay(CONFIG, RUN_SPEC)
     state = fill(agent_replay, *stream())
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     assert agent_replay.update_priorities(state, batch.ids, jnp.ones(64)) is state
@@ -121,7 +121,7 @@ def test_update_priorities_leaves_uniform_replay_alone():
 def test_rewards_are_clipped_each():
     env_steps, action = stream()
     env_steps = dataclasses.replace(env_steps, reward=env_steps.reward * np.float32(10))
-    agent_replay = transition_replay(CONFIG, RUN_SPEC, n_step=2, reward_clip=1.0)
+    agent_replay = TransitionReplay(CONFIG, RUN_SPEC, n_step=2, reward_clip=1.0)
     state = fill(agent_replay, env_steps, action)
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
     clipped = dataclasses.replace(env_steps, reward=np.clip(env_steps.reward, -1.0, 1.0))
@@ -159,7 +159,7 @@ def test_devices_with_fewer_valid_transitions_weigh_less():
     devices = [[0, 1], [1, 2]]
     run_spec = dataclasses.replace(RUN_SPEC, num_envs=4, num_learner_devices=2)
     config = dataclasses.replace(CONFIG, replay_capacity=64)
-    agent_replay = transition_replay(config, run_spec)
+    agent_replay = TransitionReplay(config, run_spec)
     states = [
         fill(agent_replay, jax.tree.map(lambda x: x[:, envs], env_steps), action[:, envs])  # noqa: B023
         for envs in devices
@@ -200,7 +200,7 @@ def test_frames_stored_once_come_back_as_stacks():
         RUN_SPEC.environment, observation=jax.ShapeDtypeStruct((3, 2, 2), jnp.uint8)
     )
     run_spec = dataclasses.replace(RUN_SPEC, environment=environment)
-    agent_replay = transition_replay(CONFIG, run_spec, stack=FrameStack(size=3, axis=0))
+    agent_replay = TransitionReplay(CONFIG, run_spec, stack=FrameStack(size=3, axis=0))
     state = fill(agent_replay, env_steps, action)
     assert state.rows.env_step.observation.shape == (NUM_ENVS, 16, 2, 2)
     batch = jax.jit(agent_replay.sample)(state, jax.random.key(0), Clock.at())
@@ -220,7 +220,7 @@ def test_frames_stored_once_come_back_as_stacks():
 )
 def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):
     with pytest.raises(ConfigError, match=message):
-        transition_replay(
+        TransitionReplay(
             dataclasses.replace(CONFIG, **config),
             dataclasses.replace(RUN_SPEC, **run_spec),
         )
@@ -230,7 +230,7 @@ def test_sizes_that_do_not_fit_name_the_key(config, run_spec, message):
 def test_sample_gives_the_mask_of_the_observation_that_a_transition_arrives_at():
     mask = jax.ShapeDtypeStruct((3,), bool)
     environment = dataclasses.replace(RUN_SPEC.environment, action_mask=mask)
-    agent_replay = transition_replay(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
+    agent_replay = TransitionReplay(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
     env_steps, action = stream()
     env_steps = dataclasses.replace(env_steps, action_mask=env_steps.observation > 0)
     state = fill(agent_replay, env_steps, action)

@@ -12,7 +12,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.optimizers import descend
 from sebulba.toolkit.reductions import masked_mean, mean_share
-from sebulba.toolkit.replay import ReplayConfig, transition_replay
+from sebulba.toolkit.replay import ReplayConfig, TransitionReplay
 from sebulba.toolkit.returns import gae
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
@@ -67,7 +67,7 @@ class _ReplayAgent(_Agent):
     def __init__(self, config, run_spec):
         super().__init__(config, run_spec)
         options = {"priority_exponent": config.priority_exponent, "n_step": config.n_step}
-        self.replay = transition_replay(config, run_spec, **options)
+        self.replay = TransitionReplay(config, run_spec, **options)
 
     def init_experience(self, networks, num_envs):
         return self.replay.init()

@@ -9,7 +9,7 @@ import optax
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.reductions import masked_moments, mean_share
-from sebulba.toolkit.replay import ReplayConfig, transition_replay
+from sebulba.toolkit.replay import ReplayConfig, TransitionReplay
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.window import init_window, push
@@ -250,7 +250,7 @@ class _SoftAgent:
 
     def __init__(self, config, run_spec):
         self.config, self.run_spec = config, run_spec
-        self.replay = transition_replay(config, run_spec, priority_exponent=0.0, n_step=1)
+        self.replay = TransitionReplay(config, run_spec, priority_exponent=0.0, n_step=1)
         self.optimizer = optax.adam(config.learning_rate)
 
     def init_opt_state(self, networks):

@@ -9,7 +9,7 @@ import optax
 
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import mean_share
-from sebulba.toolkit.replay import ReplayConfig, transition_replay
+from sebulba.toolkit.replay import ReplayConfig, TransitionReplay
 from sebulba.toolkit.returns import gae
 from tests.check.small_agents import ImportanceAgent, KeyState
 from tests.check.sound_agents import C51, Networks
@@ -124,7 +124,7 @@ class NoisyDQN(C51):
     def __init__(self, config, run_spec):
         self.config, self.run_spec = config, run_spec
         self.optimizer = optax.adam(config.learning_rate)
-        self.replay = transition_replay(config, run_spec, n_step=3)
+        self.replay = TransitionReplay(config, run_spec, n_step=3)
         self.network = _NoisyNetwork(int(run_spec.environment.action_space.n))
 
     def init_networks(self, key):

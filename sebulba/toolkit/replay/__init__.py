@@ -1,8 +1,8 @@
 """Replay on the learner devices: all that an agent with a replay imports. Start at `buffer.py`.
 
 - Settings: `ReplayConfig`, a base of the agent's `Config`.
-- Single or n-step transitions: `transition_replay(config, run_spec)` returns a `TransitionReplay`
-  with `init`, `add`, `sample`, `update_priorities` and `ratio`, the number of updates of a cycle.
+- Single or n-step transitions: `TransitionReplay(config, run_spec)` with `init`, `add`, `sample`,
+  `update_priorities` and `ratio`, the number of updates of a cycle.
 - Sequences for recurrent agents: `replay_spec` and `replay_ratio`, and the functions `init`, `add`,
   `newest`, `read`, `sample` and `update_priorities` over a `ReplayState`.
 - Frame stacks stored as single frames: `frame_stack`.
@@ -31,7 +31,7 @@ from sebulba.toolkit.replay.priorities import (
 )
 from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
-from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec, transition_replay
+from sebulba.toolkit.replay.setup import frame_stack, replay_ratio, replay_spec
 from sebulba.toolkit.replay.transitions import TransitionReplay, Transitions
 from sebulba.toolkit.settings import ReplayConfig
 
@@ -61,7 +61,6 @@ __all__ = [
     "row_shapes",
     "rows_of",
     "sample",
-    "transition_replay",
     "uniform_weights",
     "update_priorities",
     "valid_transitions",

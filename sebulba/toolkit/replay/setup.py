@@ -7,8 +7,6 @@ import jax
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay.buffer import ReplaySpec
 from sebulba.toolkit.replay.ratio import ReplayRatio
-from sebulba.toolkit.replay.transitions import TransitionReplay
-from sebulba.toolkit.schedules import Scheduled
 from sebulba.toolkit.settings import ReplayConfig
 from sebulba.types import FrameStack, RunSpec
 
@@ -93,39 +91,4 @@ def replay_ratio(config: ReplayConfig, run_spec: RunSpec, *, rows_per_update: in
         replay_ratio=config.replay_ratio,
         min_replay_rows=config.min_replay_rows,
         rows_per_update=rows_per_update,
-    )
-
-
-def transition_replay(
-    config: ReplayConfig,
-    run_spec: RunSpec,
-    *,
-    n_step: int = 1,
-    reward_clip: float | None = None,
-    stack: FrameStack | None = None,
-    priority_exponent: float = 0.0,
-    importance_exponent: Scheduled = 1.0,
-) -> TransitionReplay:
-    """Return one learner device's replay of single transitions; see `TransitionReplay`.
-
-    Raises:
-        ConfigError: batch size, minimum size or capacity do not suit run and sequences.
-    """
-    spec = replay_spec(
-        config,
-        run_spec,
-        sequence_length=n_step,
-        stride=1,
-        stack=stack,
-        priority_exponent=priority_exponent,
-    )
-    return TransitionReplay(
-        spec,
-        run_spec,
-        ratio=replay_ratio(config, run_spec, rows_per_update=config.batch_size),
-        discount=config.discount,
-        batch_size=config.batch_size // run_spec.num_learner_devices,
-        reward_clip=reward_clip,
-        stack=stack,
-        importance_exponent=importance_exponent,
     )

@@ -5,16 +5,17 @@ import jax.numpy as jnp
 
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.replay import buffer
-from sebulba.toolkit.replay.buffer import ReplaySpec, ReplayState, Sample, SequenceIds
+from sebulba.toolkit.replay.buffer import ReplayState, Sample, SequenceIds
 from sebulba.toolkit.replay.priorities import (
     MIN_PRIORITY,
     importance_weights,
     over_maximum,
     uniform_weights,
 )
-from sebulba.toolkit.replay.ratio import ReplayRatio
 from sebulba.toolkit.replay.rows import as_seen, row_shapes, rows_of, valid_transitions
+from sebulba.toolkit.replay.setup import replay_ratio, replay_spec
 from sebulba.toolkit.schedules import Scheduled, value_at
+from sebulba.toolkit.settings import ReplayConfig
 from sebulba.types import Clock, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
 
 
@@ -39,39 +40,49 @@ class TransitionReplay:
 
     def __init__(
         self,
-        spec: ReplaySpec,
+        config: ReplayConfig,
         run_spec: RunSpec,
         *,
-        ratio: ReplayRatio,
-        discount: float,
-        batch_size: int,
+        n_step: int = 1,
         reward_clip: float | None = None,
         stack: FrameStack | None = None,
+        priority_exponent: float = 0.0,
         importance_exponent: Scheduled = 1.0,
     ):
-        """Take the sizes of one learner device's replay.
+        """Compute the sizes of one learner device's replay.
+
+        Its `ratio` says how many updates a learner cycle takes, for `Agent.num_updates_per_cycle`.
 
         Args:
-            spec: a sequence is the transitions of one n-step transition, at a stride of 1.
+            config: sizes, replay ratio and γ.
             run_spec: the run's.
-            ratio: how many updates a learner cycle takes, for `Agent.num_updates_per_cycle`.
-            discount: γ.
-            batch_size: transitions per draw.
+            n_step: rewards of a transition; fewer near an episode's end.
             reward_clip: rewards are clipped to ± this value when drawn; None: no clipping.
             stack: how frames are stacked, to store each frame once; None: observations are stored
                 as they are.
+            priority_exponent: α; 0: transitions are drawn uniformly.
             importance_exponent: β or its schedule, used with priorities. Without them, weights
                 only correct for unequal numbers of valid transitions on the learner devices.
+
+        Raises:
+            ConfigError: batch size, minimum size or capacity do not suit run and transitions.
         """
-        self.ratio = ratio
-        self._spec = spec
-        self._batch_size = batch_size
+        self.ratio = replay_ratio(config, run_spec, rows_per_update=config.batch_size)
+        self._spec = replay_spec(
+            config,
+            run_spec,
+            sequence_length=n_step,
+            stride=1,
+            stack=stack,
+            priority_exponent=priority_exponent,
+        )
+        self._batch_size = config.batch_size // run_spec.num_learner_devices
         self._run_spec = run_spec
         self._row = row_shapes(run_spec, stack, ())
-        self._discount = discount
+        self._discount = config.discount
         self._reward_clip = reward_clip
         self._stack = stack
-        self._has_priorities = spec.priority_exponent != 0.0
+        self._has_priorities = priority_exponent != 0.0
         self._importance_exponent = importance_exponent
 
     def init(self) -> ReplayState:
