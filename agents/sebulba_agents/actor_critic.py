@@ -31,7 +31,7 @@ from sebulba.toolkit.normalization import (
 from sebulba.toolkit.optimizers import clipped_adam, clipped_rmsprop, descend
 from sebulba.toolkit.policy_heads import make_policy_head
 from sebulba.toolkit.row_chunks import map_rows
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import action_shape, zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
@@ -352,8 +352,7 @@ class ActorCriticAgent(Agent):
 
     def _config_at(self, clock: Clock) -> ActorCriticConfig:
         """Return the config with the current values of its schedules."""
-        total = self._run_spec.total_env_steps
-        return at_env_steps(self._config, clock.env_steps, total_env_steps=total)
+        return at_clock(self._config, clock, self._run_spec)
 
 
 def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:

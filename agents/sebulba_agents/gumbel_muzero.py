@@ -25,7 +25,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row, Sample
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.spaces import zeros
 from sebulba.types import Array, Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.muzero_networks import (
@@ -251,8 +251,7 @@ class GumbelMuZero(TargetNetworkAgent):
     def _weights(self, sample: Sample, clock: Clock) -> jax.Array:
         if not self._replay_spec.priority_exponent:
             return replay.uniform_weights(sample.probability, sample.num_sequences)
-        total = self._run_spec.total_env_steps
-        config = at_env_steps(self._config, clock.env_steps, total_env_steps=total)
+        config = at_clock(self._config, clock, self._run_spec)
         # Not over their maximum: with β = 1 that leaves next to nothing of many batches.
         return replay.importance_weights(
             sample.probability, sample.num_sequences, config.importance_exponent

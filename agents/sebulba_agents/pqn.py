@@ -32,7 +32,7 @@ from sebulba.toolkit.normalization import clip_rewards
 from sebulba.toolkit.optimizers import clipped_radam, descend
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.returns import gae
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import fold_time
@@ -231,9 +231,7 @@ class PQN(Agent):
         self, networks: PyTree, opt_state: PyTree, grads: PyTree, experience: Window, clock: Clock
     ) -> tuple[PyTree, PyTree]:
         """Take a step of RAdam."""
-        config = at_env_steps(
-            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
-        )
+        config = at_clock(self._config, clock, self._run_spec)
         return descend(self._radam, networks, opt_state, grads, learning_rate=config.learning_rate)
 
     def num_updates_per_cycle(self, cycle: int) -> int:

@@ -25,7 +25,7 @@ from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Sample, frame_stack, replay_ratio, replay_spec
 from sebulba.toolkit.replay.priorities import importance_weights, over_maximum
 from sebulba.toolkit.replay.rows import Row, as_seen, row_shapes, rows_of, valid_transitions
-from sebulba.toolkit.schedules import value_at
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.sharding import shard_per_env_leaves
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import check_network
@@ -214,11 +214,7 @@ class R2D2(TargetNetworkAgent):
         """Return the loss of a batch from the replay, and the replay with new priorities."""
         spec = self._replay_spec
         sample = replay.sample(spec, experience, key, self._batch_size)
-        exponent = value_at(
-            self._config.importance_exponent,
-            clock.env_steps,
-            total_env_steps=self._run_spec.total_env_steps,
-        )
+        exponent = at_clock(self._config, clock, self._run_spec).importance_exponent
         loss, priority, metrics = self.loss_of_sample(networks, sample, exponent)
         experience = replay.update_priorities(spec, experience, sample.ids, priority)
         metrics |= self._replay_ratio.metrics(experience, clock.step, sample.num_sequences)

@@ -20,7 +20,7 @@ from sebulba.toolkit.dense import Dense, LayerNorm
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, TransitionReplay, Transitions
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
@@ -296,9 +296,7 @@ class SAC(Agent):
         clock: Clock,
     ) -> tuple[SACNetworks, PyTree]:
         """Take an Adam step, and update the target critics' moving average."""
-        config = at_env_steps(
-            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
-        )
+        config = at_clock(self._config, clock, self._run_spec)
         online, opt_state = descend(
             self._optimizer,
             networks.online,

@@ -23,7 +23,7 @@ from sebulba.toolkit.dense import Dense
 from sebulba.toolkit.distributions import Categorical, one_hot
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.reductions import mean_share
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.settings import TorsoSettings
 from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import MLPTorso, ObservationTorso, check_network, fold_time
@@ -283,9 +283,7 @@ class SkillsAgent(Agent):
         actor_critic, actor_critic_state = self._actor_critic.optimize(
             networks.actor_critic, opt_state.actor_critic, grads.actor_critic, experience, clock
         )
-        config = at_env_steps(
-            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
-        )
+        config = at_clock(self._config, clock, self._run_spec)
         discriminator, discriminator_state = descend(
             self._optimizer,
             networks.discriminator,

@@ -7,7 +7,7 @@ from sebulba.agent import Agent
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.optimizers import clipped_adam, descend
 from sebulba.toolkit.replay import ReplayRatio, ReplayState
-from sebulba.toolkit.schedules import at_env_steps
+from sebulba.toolkit.schedules import at_clock
 from sebulba.types import Clock, PyTree, RunSpec
 from sebulba_agents.replay_config import ValueReplayConfig
 
@@ -60,9 +60,7 @@ class TargetNetworkAgent(Agent):
     ) -> tuple[TargetNetworks, TargetOptState]:
         """Take an Adam step; copy to the target network every `target_period` updates."""
         del experience
-        config = at_env_steps(
-            self._config, clock.env_steps, total_env_steps=self._run_spec.total_env_steps
-        )
+        config = at_clock(self._config, clock, self._run_spec)
         online, adam = descend(
             self._adam,
             networks.online,

@@ -1,8 +1,7 @@
 """Settings that change during a run, such as a learning rate that falls to 0. Imports no jax.
 
 A setting of type `Scheduled` is a number or a `Schedule` in the config; a range holds for every
-value of the schedule. An agent calls `at_env_steps` with the env steps of its `Clock`, and reads
-current values only.
+value of the schedule. An agent calls `at_clock`, and reads current values only.
 """
 
 import dataclasses
@@ -10,6 +9,9 @@ import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from sebulba.ranges import Range
+
+if TYPE_CHECKING:
+    from sebulba.types import Clock, RunSpec
 
 Settings = TypeVar("Settings")
 
@@ -59,18 +61,18 @@ class Schedule:
 
 
 if TYPE_CHECKING:
-    Scheduled = Any  # a number or a schedule in a config, an array after `at_env_steps`
+    Scheduled = Any  # a number or a schedule in a config, an array after `at_clock`
 else:
     Scheduled = float | Schedule
 ScheduledNonNegative = Annotated[Scheduled, Range(0)]
 ScheduledFraction = Annotated[Scheduled, Range(0, 1)]
 
 
-def at_env_steps(settings: Settings, env_steps: Any, *, total_env_steps: int) -> Settings:
-    """Return a settings dataclass with every schedule replaced by its value after `env_steps`."""
+def at_clock(settings: Settings, clock: "Clock", run_spec: "RunSpec") -> Settings:
+    """Return a settings dataclass with every schedule replaced by its current value."""
     fields = ((each.name, getattr(settings, each.name)) for each in dataclasses.fields(settings))  # type: ignore[arg-type]
     values = {
-        name: value_at(value, env_steps, total_env_steps=total_env_steps)
+        name: value_at(value, clock.env_steps, total_env_steps=run_spec.total_env_steps)
         for name, value in fields
         if isinstance(value, Schedule)
     }

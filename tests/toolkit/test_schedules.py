@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sebulba.toolkit.schedules import Schedule, at_env_steps, value_at
+from sebulba.toolkit.schedules import Schedule, at_clock, value_at
+from sebulba.types import Clock
+from tests.on_policy import make_run_spec
 
 LINEAR = {"schedule": "linear", "start": 3.0, "end": 1.0}
 
@@ -42,8 +44,9 @@ def test_schedules_of_settings_are_replaced_and_numbers_stay_python_numbers():
         clip: float = 0.2
 
     constant = Settings(0.1)
-    assert at_env_steps(constant, 50, total_env_steps=100) is constant
-    settings = at_env_steps(Settings(Schedule(**LINEAR)), 50, total_env_steps=100)
+    clock, run_spec = Clock.at(env_steps=50), make_run_spec(total_env_steps=100)
+    assert at_clock(constant, clock, run_spec) is constant
+    settings = at_clock(Settings(Schedule(**LINEAR)), clock, run_spec)
     assert float(settings.rate) == 2.0
     assert (settings.size, settings.clip) == (3, 0.2)
 
