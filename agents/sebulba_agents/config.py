@@ -19,8 +19,8 @@ from sebulba_agents.families import family_defaults
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(NetworkConfig):
-    """Settings of all agents with a policy and a value function."""
+class CoreConfig(NetworkConfig):
+    """Settings of all on-policy agents that may have a recurrent core."""
 
     lstm_size: Count | None = None
     """Units of the recurrent core, which also sees last action and reward; null: no core."""
@@ -30,6 +30,12 @@ class ActorCriticConfig(NetworkConfig):
     core_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
     module: its other fields."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(CoreConfig):
+    """Settings of all agents with a policy and a value function."""
+
     normalize_observations: bool = False
     """Standardise floating-point observations by running mean and deviation; clip them to ±10."""
     normalize_rewards: bool = False
@@ -147,7 +153,7 @@ _PQN_EPSILON = Schedule(schedule="linear", start=1.0, end=0.05, env_steps=50_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PQNConfig(NetworkConfig):
+class PQNConfig(CoreConfig):
     """PQN (Gallici et al. 2025, arXiv 2407.04811)."""
 
     name: str = "pqn"
@@ -158,14 +164,6 @@ class PQNConfig(NetworkConfig):
     hidden_sizes: tuple[Count, ...] = (128, 128)
     """Widths of the dense layers, also after convolutions; your own network gets them if it has
     this field."""
-    lstm_size: Count | None = None
-    """Units of the recurrent core, which also sees last action and reward; null: no core."""
-    core: Core = "lstm"
-    """Recurrent core: an LSTM, a GRU, a linear recurrent unit, a gated Transformer-XL, or your own
-    flax module."""
-    core_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    """Options of the core beside its size, in docs/tutorials/recurrence.md; of your own flax
-    module: its other fields."""
     discount: Fraction = 0.99
     """Discount factor γ."""
     lambda_: Fraction = 0.65
