@@ -24,6 +24,7 @@ from sebulba.check.result import (
     skipped,
 )
 from sebulba.check.sensitivity import LossSensitivity
+from sebulba.check.settings import settings_of
 from sebulba.check.subject import Subject, env_axes
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import PyTree
@@ -42,8 +43,8 @@ def memory(evidence: Evidence) -> Answer:
     if not sensitivity.is_on_policy:
         # The first rows of a sequence may only restore the memory. If it reaches no further back,
         # as that of attention to a few rows, the loss is right not to depend on the stored state.
-        num_rows += getattr(subject.config.agent, "burn_in", subject.run_spec.trajectory_length)
-    for leaf in _remembered(subject, sensitivity.items, axes, num_rows):
+        num_rows += burn_in_length(subject)
+    for leaf in remembered(subject, sensitivity.items, axes, num_rows):
         changed = _with_other_leaf(items, leaf)
         effect = sensitivity.greatest_effect(changed, before=items)
         if effect <= sensitivity.rounding and _is_expected(sensitivity, items, changed):
@@ -67,6 +68,12 @@ def memory(evidence: Evidence) -> Answer:
         )
     detail = "the loss uses initial_state, and ignores it where row 0 is a reset"
     return passed_unless(failure, detail)
+
+
+def burn_in_length(subject: Subject) -> int:
+    """Return the number of rows that may restore the memory; without a setting, a trajectory."""
+    settings = dict(settings_of(subject.config.agent))
+    return settings.get("burn_in", subject.run_spec.trajectory_length)
 
 
 def _is_expected(
@@ -94,7 +101,7 @@ def _is_replay(node: Any) -> bool:
     return isinstance(node, ReplayState)
 
 
-def _remembered(
+def remembered(
     subject: Subject, items: Sequence[RecordedTrajectory], axes: PyTree, num_rows: int
 ) -> Iterator[tuple]:
     """Yield the paths of per-environment leaves of the actor state that change greedy acting.
@@ -106,13 +113,16 @@ def _remembered(
     row = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), item.trajectory.env_steps)
     row = dataclasses.replace(row, is_first=jnp.zeros_like(row.is_first))
     act = jax.jit(lambda networks, state: subject.agent.act(networks, state, row, greedy=True))
+    last_actions = last_action_leaves(items)
 
     def outputs(item: RecordedTrajectory, but: tuple) -> list[np.ndarray]:
         state = from_data(item.initial_state, subject.start_states[0])
         action, extras, state = act(item.networks, state)
         for _ in range(num_rows - 1):
             # The same action in both streams, as the loss is given what was done.
-            state = jax.tree.map(lambda leaf: _unless_equal(leaf, action), state)  # noqa: B023
+            state = jax.tree_util.tree_map_with_path(
+                lambda path, leaf: jnp.zeros_like(leaf) if path in last_actions else leaf, state
+            )
             action, extras, state = act(item.networks, state)
         others = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state) if path != but]
         return jax.tree.leaves(as_numpy((action, extras, others)))
@@ -126,10 +136,17 @@ def _remembered(
                 yield path
 
 
-def _unless_equal(leaf: jax.Array, action: jax.Array) -> jax.Array:
-    """Return zeros if a leaf is the last action, and the leaf if not."""
-    is_like = (leaf.shape, leaf.dtype) == (action.shape, action.dtype)
-    return jnp.zeros_like(leaf) if is_like and bool(jnp.all(leaf == action)) else leaf
+def last_action_leaves(items: Sequence[RecordedTrajectory]) -> set[tuple]:
+    """Return the paths of the leaves of the actor state that hold the last action.
+
+    They do so after every trajectory: a counter, for example, may equal an action now and then.
+    """
+
+    def equal_leaves(item: RecordedTrajectory) -> set[tuple]:
+        leaves = jax.tree_util.tree_leaves_with_path(item.final_state)
+        return {path for path, leaf in leaves if np.array_equal(leaf, item.trajectory.action[-1])}
+
+    return set.intersection(*map(equal_leaves, items))
 
 
 def _is_in_extras(path: tuple, items: Sequence[RecordedTrajectory]) -> bool:

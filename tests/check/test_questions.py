@@ -1,5 +1,6 @@
 """The arithmetic of single questions, on numbers made by hand."""
 
+import dataclasses
 import types
 
 import gymnasium
@@ -12,6 +13,7 @@ from sebulba.check import (
     acting,
     direction,
     learner_devices,
+    memory,
     parts,
     priorities,
     ratios,
@@ -23,6 +25,9 @@ from sebulba.check import (
     values,
 )
 from sebulba.toolkit import distributions
+from tests.check.faulty_base import faulty
+from tests.check.test_faults import R2D2
+from tests.check.test_perturbation import recorded
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
@@ -297,3 +302,37 @@ def test_the_weight_of_a_likely_draw_is_not_measured_in_rounding(monkeypatch, of
         loss_with=lambda **settings: types.SimpleNamespace(items=[]),
     )
     assert priorities.importance(evidence).status == status
+
+
+class CountsRows:
+    """Always takes action 2, and counts to 3; its memory reaches no further back."""
+
+    def act(self, networks, state, row, *, greedy):
+        count, action = jnp.minimum(state["count"] + 1, 3), jnp.full_like(state["last"], 2)
+        return action, {"age": count}, {"count": count, "last": action}
+
+
+def test_a_counter_that_equals_the_last_action_for_once_is_not_taken_for_it():
+    item = recorded(np.full((4, 3), 2, np.int32), extras=())
+    items = [
+        dataclasses.replace(
+            item,
+            initial_state={"count": np.full(3, 3), "last": np.full(3, 2)},
+            final_state={"count": np.full(3, count), "last": np.full(3, 2)},
+        )
+        for count in (2, 3)
+    ]
+    (last,) = memory.last_action_leaves(items)
+    assert jax.tree_util.keystr(last) == "['last']"
+    subject = types.SimpleNamespace(agent=CountsRows(), start_states=[items[0].initial_state])
+    axes = {"count": 0, "last": 0}
+    assert len([*memory.remembered(subject, items, axes, num_rows=1)]) == 1
+    assert [*memory.remembered(subject, items, axes, num_rows=6)] == []
+
+
+def test_the_burn_in_of_a_wrapped_agent_is_known():
+    subject = types.SimpleNamespace(
+        config=types.SimpleNamespace(agent=faulty("SameKey", R2D2)),
+        run_spec=types.SimpleNamespace(trajectory_length=8),
+    )
+    assert memory.burn_in_length(subject) == R2D2.burn_in
