@@ -1,6 +1,5 @@
 """Checks of acting: trajectory rows, actor states, and resets of memory."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -169,7 +168,7 @@ def legal(evidence: Evidence) -> Answer:
         sensitivity = evidence.loss
         changed = [_with_legal_actions(item) for item in sensitivity.items]
         if sensitivity.greatest_effect(changed) <= sensitivity.rounding:
-            others = Perturbation(field="extras", rows=is_valid, action_space=spec.action_space)
+            others = Perturbation(field="extras", rows=is_valid)
             if not sensitivity.is_on_policy and sensitivity.has_effect(
                 others.apply(sensitivity.items)
             ):
@@ -196,10 +195,7 @@ def _is_legal(action: np.ndarray, mask: np.ndarray, space: Any) -> np.ndarray:
 
 
 def _with_legal_actions(item: RecordedTrajectory) -> RecordedTrajectory:
-    rows = item.trajectory.env_steps
-    env_steps = dataclasses.replace(rows, action_mask=np.ones_like(rows.action_mask))
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-    return dataclasses.replace(item, trajectory=trajectory)
+    return item.with_rows(action_mask=np.ones_like(item.trajectory.env_steps.action_mask))
 
 
 def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:

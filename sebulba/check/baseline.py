@@ -129,8 +129,7 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
             for one, other in zip(by_reward, by_value, strict=True)
         ]
 
-    space = values.trainer.subject.run_spec.environment.action_space
-    final = Perturbation(field="observation", rows=is_truncated, action_space=space)
+    final = Perturbation(field="observation", rows=is_truncated)
     truncated = in_truncated_steps(recorded, lambda item: 0.0)
     before = gradients(in_truncated_steps, networks, _SHIFT)
     after = gradients(in_truncated_steps, networks, _SHIFT, final.apply(truncated))

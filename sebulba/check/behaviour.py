@@ -19,7 +19,7 @@ from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.stored_policy import stored_log_probs, stored_policies, with_other_policies
 from sebulba.check.subject import Subject
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from sebulba.types import EnvStep, Trajectory
+from sebulba.types import EnvStep
 
 _SHIFT_OF_PARAMETERS = np.float32(0.37)
 _MIN_EFFECT_OF_MODES = 1e-3  # far above rounding, where that of the actions taken is rounding
@@ -38,7 +38,7 @@ def correction(evidence: Evidence) -> Answer:
     if not jax.tree.leaves(items[0].trajectory.extras):
         return skipped("act returns no extras")
     place = f"{items[-1].place}, rows 0 … {len(items[-1].trajectory.action) - 1}"
-    is_known = sensitivity.is_on_policy and bool(stored_policies(items[0].trajectory))
+    is_known = sensitivity.is_on_policy and bool(stored_policies(items[0]))
     if is_known:
         others = [_with_other_policies(item) for item in items]
         learned = slice(sensitivity.num_unlearned, None)
@@ -49,11 +49,7 @@ def correction(evidence: Evidence) -> Answer:
                 f" changes their log-probabilities by {_MIN_CHANGE_NATS:g}"
             )
     else:
-        others = Perturbation(
-            field="extras",
-            rows=_every_other_valid,
-            action_space=subject.run_spec.environment.action_space,
-        ).apply(items)
+        others = Perturbation(field="extras", rows=_every_other_valid).apply(items)
     if sensitivity.greatest_effect(others) <= sensitivity.rounding:
         if not sensitivity.is_on_policy:
             return skipped("the loss of the replay does not use the extras")
@@ -94,21 +90,18 @@ def correction(evidence: Evidence) -> Answer:
 
 
 def _with_other_policies(item: RecordedTrajectory) -> RecordedTrajectory:
-    trajectory = item.trajectory
-    mask = _every_other_valid(trajectory.env_steps)[:-1]
-    return dataclasses.replace(item, trajectory=with_other_policies(trajectory, mask))
+    return with_other_policies(item, _every_other_valid(item.trajectory.env_steps)[:-1])
 
 
 def _num_changed(before: Sequence[RecordedTrajectory], after: Sequence[RecordedTrajectory]) -> int:
     """Return the number of valid actions whose stored log-probability changes clearly."""
 
-    def count(one: Trajectory, other: Trajectory) -> int:
+    def count(one: RecordedTrajectory, other: RecordedTrajectory) -> int:
         pairs = zip(stored_log_probs(one), stored_log_probs(other), strict=True)
         is_changed = [np.abs(b - a) >= _MIN_CHANGE_NATS for a, b in pairs]
-        return int(np.count_nonzero(one.valid & np.any(is_changed, axis=0)))
+        return int(np.count_nonzero(one.trajectory.valid & np.any(is_changed, axis=0)))
 
-    pairs = zip(before, after, strict=True)
-    return sum(count(one.trajectory, other.trajectory) for one, other in pairs)
+    return sum(map(count, before, after))
 
 
 def _every_other_valid(env_steps: EnvStep) -> np.ndarray:
@@ -140,12 +133,12 @@ def _is_policy(node: Any) -> bool:
 
 
 def _has_policy(item: RecordedTrajectory) -> bool:
-    return any(map(_is_policy, stored_policies(item.trajectory).values()))
+    return any(map(_is_policy, stored_policies(item).values()))
 
 
 def _with_policies(item: RecordedTrajectory, change: _Change) -> RecordedTrajectory:
     """Return the trajectory with other policies in its extras."""
-    action, stored = item.trajectory.action, stored_policies(item.trajectory)
+    action, stored = item.trajectory.action, stored_policies(item)
 
     def changed(path: tuple, node: Any) -> Any:
         if path not in stored or not _is_policy(node):
@@ -158,7 +151,7 @@ def _with_policies(item: RecordedTrajectory, change: _Change) -> RecordedTraject
     extras = jax.tree_util.tree_map_with_path(
         changed, item.trajectory.extras, is_leaf=is_distribution
     )
-    return dataclasses.replace(item, trajectory=dataclasses.replace(item.trajectory, extras=extras))
+    return item.with_trajectory(extras=extras)
 
 
 def _base(policy: Any, action: np.ndarray) -> Any:

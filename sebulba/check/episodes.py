@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 
 from sebulba.check.evidence import Evidence
@@ -24,14 +23,13 @@ def episodes(evidence: Evidence) -> Answer:
     settings = dict(settings_of(evidence.subject.config.agent))
     has_other = any(settings.get(name, value) != value for name, value in APART.items())
     loss = evidence.loss_with(**APART) if has_other else evidence.loss
-    space = evidence.subject.run_spec.environment.action_space
 
     def changed(
         items: Sequence[RecordedTrajectory], *fields: str, is_second: bool, is_odd: bool
     ) -> list[RecordedTrajectory]:
         masks = _every_second_episode(items, is_second=is_second, is_odd=is_odd)
         for field in fields:
-            items = [_changed(*each, field, space) for each in zip(items, masks, strict=True)]
+            items = [_changed(*each, field) for each in zip(items, masks, strict=True)]
         return list(items)
 
     def mixture(attempt: int, *, of_environments: bool) -> float:
@@ -78,11 +76,8 @@ def _every_second_episode(
     return masks
 
 
-def _changed(
-    item: RecordedTrajectory, mask: np.ndarray, field: str, space: gymnasium.Space
-) -> RecordedTrajectory:
-    change = Perturbation(field=field, rows=lambda rows: mask, action_space=space)
-    return change.apply([item])[0]
+def _changed(item: RecordedTrajectory, mask: np.ndarray, field: str) -> RecordedTrajectory:
+    return Perturbation(field=field, rows=lambda rows: mask).apply([item])[0]
 
 
 EPISODES = Question(

@@ -131,10 +131,7 @@ def _examine(expectation: _Expectation, evidence: Evidence) -> _Finding:
     sensitivity, rounding = evidence.loss, evidence.loss.rounding
     field, kind = expectation.field, expectation.kind
     change = Perturbation(
-        field=field,
-        rows=expectation.rows,
-        action_space=evidence.subject.run_spec.environment.action_space,
-        reward_clip=evidence.subject.reward_clip,
+        field=field, rows=expectation.rows, reward_clip=evidence.subject.reward_clip
     )
     entries = list(change.entries(sensitivity.items))
     learned = [entry for entry in entries if _is_learned(entry, sensitivity)]
@@ -205,35 +202,34 @@ def _bootstrap_source(evidence: Evidence) -> str | None:
     A loss bootstraps if it tells terminations from truncations, or if it does so at the end of its
     rows: if it uses observation or extras of the last row that it uses at all, but not its action.
     """
-    sensitivity, spec = evidence.loss, evidence.subject.run_spec
-    space, length = spec.environment.action_space, spec.trajectory_length
+    sensitivity, length = evidence.loss, evidence.subject.run_spec.trajectory_length
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
 
     def uses(field: str, row: int) -> bool:
-        return sensitivity.has_effect(_changed_at_row(field, row, items, length, space))
+        return sensitivity.has_effect(_changed_at_row(field, row, items, length))
 
     for row in reversed(range(num_rows)):
         for field in ("observation", "extras"):
             if uses(field, row):
-                is_certain = _tells_ends_apart(sensitivity, space) or not uses("action", row)
+                is_certain = _tells_ends_apart(sensitivity) or not uses("action", row)
                 return field if is_certain else None
     return None
 
 
-def _tells_ends_apart(sensitivity: LossSensitivity, space: object) -> bool:
+def _tells_ends_apart(sensitivity: LossSensitivity) -> bool:
     for field, rows in (
         ("terminated flag", perturbation.is_terminated),
         ("truncated flag", perturbation.is_truncated),
     ):
-        change = Perturbation(field=field, rows=rows, action_space=space)
+        change = Perturbation(field=field, rows=rows)
         if sensitivity.has_effect(change.apply(sensitivity.items)):
             return True
     return False
 
 
 def _changed_at_row(
-    field: str, row: int, items: Sequence[RecordedTrajectory], length: int, space: object
+    field: str, row: int, items: Sequence[RecordedTrajectory], length: int
 ) -> list[RecordedTrajectory]:
     """Return the trajectories with a field changed in one row of every actor's stream."""
 
@@ -243,7 +239,7 @@ def _changed_at_row(
             number = item.cycle * length + np.arange(len(mask))
             return mask & (number == row)[:, None]
 
-        return Perturbation(field=field, rows=rows, action_space=space).apply([item])[0]
+        return Perturbation(field=field, rows=rows).apply([item])[0]
 
     return [changed(item) for item in items]
 

@@ -184,10 +184,7 @@ def _with_start(item: RecordedTrajectory, *, is_first: bool) -> RecordedTrajecto
     changed["terminated"][0] = changed["truncated"][0] = False
     if is_first:
         changed["reward"][0] = 0.0
-    trajectory = dataclasses.replace(
-        item.trajectory, env_steps=dataclasses.replace(rows, **changed)
-    )
-    return dataclasses.replace(item, trajectory=trajectory)
+    return item.with_rows(**changed)
 
 
 def _with_other_memory(

@@ -38,7 +38,7 @@ def next_values(evidence: Evidence) -> Answer:
     # Values of 0, whatever the action is: gradients depend on the targets alone.
     zeroed = values.zeroed(networks)
     items = in_truncated_steps(evidence.loss.items, lambda item: _REWARD)
-    change = Perturbation(field="action", rows=is_valid, action_space=space)
+    change = Perturbation(field="action", rows=is_valid)
     same, other = (trainer.mean_gradients(zeroed, each) for each in (items, change.apply(items)))
     rest = zip(values.leaves, same, other, strict=True)
     pairs = [(np.abs(one), np.abs(one - two)) for is_value, one, two in rest if is_value]

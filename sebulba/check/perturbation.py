@@ -15,7 +15,7 @@ import numpy as np
 from sebulba.check.policy import is_distribution
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.stored_policy import stored_log_probs, stored_policies, with_other_policies
-from sebulba.types import EnvStep, PyTree, Trajectory
+from sebulba.types import EnvStep, PyTree
 
 RowMask = Callable[[EnvStep], np.ndarray]
 """Selects rows of a trajectory: `[T + 1, B]` bool."""
@@ -41,22 +41,18 @@ class Perturbation:
 
     field: str  # a key of FIELDS
     rows: RowMask
-    action_space: gymnasium.Space
     reward_clip: float | None = None  # rewards beyond ± this are the same to the agent
 
     def entries(self, items: Sequence[RecordedTrajectory]) -> Iterator[Entry]:
         """Yield the entries that `apply` changes by at least the field's `least`."""
         field = FIELDS[self.field]
-        for number, (item, changed) in enumerate(zip(items, self.apply(items), strict=True)):
-            mask = self._mask(item)
-            pair = item.trajectory, changed.trajectory
+        for number, (item, other) in enumerate(zip(items, self.apply(items), strict=True)):
+            mask, least = self._mask(item), field.least
             if field.unit == _REWARD_UNIT and self.reward_clip is not None:
                 # Below the bound, the change of what is left of a reward is up to twice the bound.
-                size = field.size(*(_with_clipped_rewards(each, self.reward_clip) for each in pair))
-                mask = mask & (size >= min(field.least, self.reward_clip))
-            else:
-                mask = mask & (field.size(*pair) >= field.least)
-            for row, env in np.argwhere(mask):
+                limit, least = self.reward_clip, min(least, self.reward_clip)
+                item, other = (_with_clipped_rewards(each, limit) for each in (item, other))
+            for row, env in np.argwhere(mask & (field.size(item, other) >= least)):
                 yield Entry(item=number, row=int(row), env=int(env))
 
     def describe_least(self) -> str:
@@ -75,8 +71,7 @@ class Perturbation:
                 mask = np.zeros_like(mask)
                 if only.item == number:
                     mask[only.row, only.env] = True
-            trajectory = FIELDS[self.field].change(item.trajectory, mask, self.action_space)
-            changed.append(dataclasses.replace(item, trajectory=trajectory))
+            changed.append(FIELDS[self.field].change(item, mask))
         return changed
 
     def _mask(self, item: RecordedTrajectory) -> np.ndarray:
@@ -88,22 +83,19 @@ class Perturbation:
 class Field:
     """How to change one field of a trajectory, and how far it has to change."""
 
-    change: Callable[[Trajectory, np.ndarray, gymnasium.Space], Trajectory]
-    size: Callable[[Trajectory, Trajectory], np.ndarray]
+    change: Callable[[RecordedTrajectory, np.ndarray], RecordedTrajectory]
+    size: Callable[[RecordedTrajectory, RecordedTrajectory], np.ndarray]
     """Returns the size `[T + 1, B]` or `[T, B]` of the change between two trajectories."""
     least: float
     unit: str
     is_of_transitions: bool = False  # it has `T` rows, not `T + 1`
 
 
-def _change_env_steps(**others: Callable[[PyTree], PyTree]) -> Callable[..., Trajectory]:
-    def change(trajectory: Trajectory, mask: np.ndarray, space: gymnasium.Space) -> Trajectory:
-        del space
-        old = {name: getattr(trajectory.env_steps, name) for name in others}
+def _change_env_steps(**others: Callable[[PyTree], PyTree]) -> Callable[..., RecordedTrajectory]:
+    def change(item: RecordedTrajectory, mask: np.ndarray) -> RecordedTrajectory:
+        old = {name: getattr(item.trajectory.env_steps, name) for name in others}
         new = {name: _where(mask, other(old[name]), old[name]) for name, other in others.items()}
-        return dataclasses.replace(
-            trajectory, env_steps=dataclasses.replace(trajectory.env_steps, **new)
-        )
+        return item.with_rows(**new)
 
     return change
 
@@ -146,10 +138,11 @@ def other_rewards(reward: np.ndarray) -> np.ndarray:
     return np.where(reward >= 0.0, -reward - 0.1, -reward + 0.1).astype(reward.dtype)
 
 
-def _change_action(trajectory: Trajectory, mask: np.ndarray, space: gymnasium.Space) -> Trajectory:
-    action = trajectory.action
-    other = _where(mask, _other_action(action, space), action)
-    return dataclasses.replace(trajectory, action=other)
+def _change_action(item: RecordedTrajectory, mask: np.ndarray) -> RecordedTrajectory:
+    action = item.trajectory.action
+    return item.with_trajectory(
+        action=_where(mask, _other_action(action, item.action_space), action)
+    )
 
 
 def _other_action(action: np.ndarray, space: gymnasium.Space) -> np.ndarray:
@@ -159,16 +152,15 @@ def _other_action(action: np.ndarray, space: gymnasium.Space) -> np.ndarray:
     return (space.start + (action - space.start + 1) % size).astype(action.dtype)
 
 
-def _change_extras(trajectory: Trajectory, mask: np.ndarray, space: gymnasium.Space) -> Trajectory:
+def _change_extras(item: RecordedTrajectory, mask: np.ndarray) -> RecordedTrajectory:
     """Change stored policies by the probability of the action taken, and everything else."""
-    del space
-    policies = stored_policies(trajectory)
+    policies = stored_policies(item)
     other = jax.tree_util.tree_map_with_path(
         lambda path, node: node if path in policies else _where(mask, other_values(node), node),
-        trajectory.extras,
+        item.trajectory.extras,
         is_leaf=is_distribution,
     )
-    return with_other_policies(dataclasses.replace(trajectory, extras=other), mask)
+    return with_other_policies(item.with_trajectory(extras=other), mask)
 
 
 def _distance(before: PyTree, after: PyTree, num_axes: int = 2) -> np.ndarray:
@@ -186,10 +178,10 @@ def _distance(before: PyTree, after: PyTree, num_axes: int = 2) -> np.ndarray:
     return np.max([distance(*pair) for pair in pairs], axis=0)
 
 
-def _size_in_extras(before: Trajectory, after: Trajectory) -> np.ndarray:
+def _size_in_extras(before: RecordedTrajectory, after: RecordedTrajectory) -> np.ndarray:
     """Return the greatest change of a log-probability of the action taken, or of another number."""
     policies = stored_policies(before)
-    sizes = [np.zeros(before.valid.shape)]
+    sizes = [np.zeros(before.trajectory.valid.shape)]
     pairs = zip(stored_log_probs(before), stored_log_probs(after), strict=True)
     with np.errstate(invalid="ignore"):
         sizes += [np.nan_to_num(np.abs(two - one)) for one, two in pairs]
@@ -197,7 +189,7 @@ def _size_in_extras(before: Trajectory, after: Trajectory) -> np.ndarray:
         [
             leaf
             for path, node in jax.tree_util.tree_leaves_with_path(
-                each.extras, is_leaf=is_distribution
+                each.trajectory.extras, is_leaf=is_distribution
             )
             if path not in policies
             for leaf in jax.tree.leaves(node)
@@ -209,15 +201,13 @@ def _size_in_extras(before: Trajectory, after: Trajectory) -> np.ndarray:
     return np.max(sizes, axis=0)
 
 
-def _with_clipped_rewards(trajectory: Trajectory, limit: float) -> Trajectory:
-    rows = trajectory.env_steps
-    env_steps = dataclasses.replace(rows, reward=np.clip(rows.reward, -limit, limit))
-    return dataclasses.replace(trajectory, env_steps=env_steps)
+def _with_clipped_rewards(item: RecordedTrajectory, limit: float) -> RecordedTrajectory:
+    return item.with_rows(reward=np.clip(item.trajectory.env_steps.reward, -limit, limit))
 
 
-def _size_of(name: str) -> Callable[[Trajectory, Trajectory], np.ndarray]:
-    def size(before: Trajectory, after: Trajectory) -> np.ndarray:
-        pair = (getattr(each.env_steps, name) for each in (before, after))
+def _size_of(name: str) -> Callable[[RecordedTrajectory, RecordedTrajectory], np.ndarray]:
+    def size(before: RecordedTrajectory, after: RecordedTrajectory) -> np.ndarray:
+        pair = (getattr(each.trajectory.env_steps, name) for each in (before, after))
         return _distance(*pair)
 
     return size
@@ -251,7 +241,7 @@ FIELDS: dict[str, Field] = {
     ),
     "action": Field(
         change=_change_action,
-        size=lambda before, after: _distance(before.action, after.action),
+        size=lambda before, after: _distance(before.trajectory.action, after.trajectory.action),
         least=0.49,  # a half, up to rounding; discrete actions are others
         unit="in one of its numbers",
         is_of_transitions=True,

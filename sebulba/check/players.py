@@ -44,7 +44,7 @@ def players(evidence: Evidence) -> Answer:
         return answer
     seen = []
     for field in _OF_NOBODY if mixes else _OF_PLAYER:
-        change = Perturbation(field=field, rows=_is_out, action_space=_space(teams))
+        change = Perturbation(field=field, rows=_is_out)
         entries = list(change.entries(loss.items))
         if not entries or not loss.uses(field):
             continue
@@ -100,15 +100,14 @@ def _acted_in_teams(teams: Subject, recording: Recording) -> Recording:
         acted = jax.tree.map(lambda leaf: jnp.asarray(leaf[:-1]), rows)
         action, extras, after = act(before, acted)
         states[item.actor_id] = after
-        trajectory = dataclasses.replace(
-            item.trajectory, env_steps=rows, action=np.asarray(action), extras=as_numpy(extras)
+        acted_again = item.with_trajectory(
+            env_steps=rows, action=np.asarray(action), extras=as_numpy(extras)
         )
         items.append(
             dataclasses.replace(
-                item,
+                acted_again,
                 initial_state=as_numpy(as_data(before)),
                 final_state=as_numpy(as_data(after)),
-                trajectory=trajectory,
             )
         )
     found = as_numpy(networks)
@@ -181,9 +180,7 @@ def _leak_in_acting(teams: Subject, loss: LossSensitivity) -> str | None:
     other = item
     for field in ("observation", "reward"):
         change = Perturbation(
-            field=field,
-            rows=lambda rows: np.broadcast_to(is_changed, rows.reward.shape),
-            action_space=_space(teams),
+            field=field, rows=lambda rows: np.broadcast_to(is_changed, rows.reward.shape)
         )
         other = change.apply([other])[0]
     acted, others = (
@@ -211,11 +208,7 @@ def _leak_in_learning(teams: Subject, loss: LossSensitivity) -> Answer | None:
 
     def changed(items, columns: np.ndarray, *fields: str):
         for field in fields:
-            change = Perturbation(
-                field=field,
-                rows=lambda rows: has_own_values(rows) & columns,
-                action_space=_space(teams),
-            )
+            change = Perturbation(field=field, rows=lambda rows: has_own_values(rows) & columns)
             items = change.apply(items)
         return items
 
@@ -238,10 +231,6 @@ def _leak_in_learning(teams: Subject, loss: LossSensitivity) -> Answer | None:
         elsewhere="players of two environments",
     )
     return None if answer.status == "pass" else answer
-
-
-def _space(teams: Subject) -> object:
-    return teams.run_spec.environment.action_space
 
 
 PLAYERS = Question(

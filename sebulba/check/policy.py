@@ -88,12 +88,8 @@ class Policy:
         def act(item: RecordedTrajectory) -> RecordedTrajectory:
             state = from_data(item.initial_state, self._state)
             action, extras, final = self._act(networks, state, _acted_rows(item), False)
-            trajectory = dataclasses.replace(
-                item.trajectory, action=np.asarray(action), extras=as_numpy(extras)
-            )
-            return dataclasses.replace(
-                item, trajectory=trajectory, final_state=as_numpy(as_data(final))
-            )
+            acted = item.with_trajectory(action=np.asarray(action), extras=as_numpy(extras))
+            return dataclasses.replace(acted, final_state=as_numpy(as_data(final)))
 
         return [act(item) for item in items]
 

@@ -85,7 +85,7 @@ class _Weights:
 def ratios(evidence: Evidence) -> Answer:
     """Raise and lower stored probabilities of actions, and see how much their rewards count."""
     items = evidence.loss.items
-    if not any(stored_policies(item.trajectory) for item in items):
+    if not any(map(stored_policies, items)):
         return skipped("the extras have no policy of sebulba.toolkit, and no log_prob of shape [B]")
     if not evidence.loss.is_on_policy:
         return skipped("a replay may hold policies to learn from, which weigh nothing")
@@ -136,7 +136,7 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
     def gradients(shift: float, spread: float) -> list[np.ndarray]:
         rewards = iter(_REWARD * np.where(sign, 1.0 + spread * sign, -1.0) for sign in signs)
         changed = [
-            _likelier(item, np.float32(shift) * np.abs(sign))
+            with_likelier(item, np.float32(shift) * np.abs(sign))
             for item, sign in zip(in_steps(items, lambda item: next(rewards)), signs, strict=True)
         ]
         experience = trainer.experience(networks, [*steps[:first], *changed])
@@ -162,18 +162,13 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
 def _chosen(items: Sequence[RecordedTrajectory], rng: np.random.Generator) -> list[np.ndarray]:
     """Return 1 and −1 equally often for half of the actions, and 0 for the others: `[T, B]`."""
     may_change = [
-        item.trajectory.valid & (greatest_probability(item.trajectory) <= MAX_PROBABILITY)
-        for item in items
+        item.trajectory.valid & (greatest_probability(item) <= MAX_PROBABILITY) for item in items
     ]
     places = rng.permutation(np.argwhere(may_change))
     places = places[: len(places) // 4 * 2]
     signs = np.zeros(np.shape(may_change), np.float32)
     signs[tuple(places.T)] = np.resize([1.0, -1.0], len(places))
     return [*signs]
-
-
-def _likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
-    return dataclasses.replace(item, trajectory=with_likelier(item.trajectory, shift))
 
 
 RATIOS = Question(

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, Self
 
+import gymnasium
 import jax
 import jax.monitoring
 import numpy as np
@@ -34,11 +36,21 @@ class RecordedTrajectory:
     final_state: ActorState
     trajectory: Trajectory  # NumPy
     networks: Networks  # those that the actor used
+    action_space: gymnasium.Space
 
     @property
     def place(self) -> str:
         """Name the actor and its act cycle, for messages."""
         return f"actor {self.actor_id}, act cycle {self.cycle}"
+
+    def with_trajectory(self, **changes: Any) -> Self:
+        """Return it with other values of these fields of `Trajectory`."""
+        return dataclasses.replace(self, trajectory=dataclasses.replace(self.trajectory, **changes))
+
+    def with_rows(self, **changes: Any) -> Self:
+        """Return it with other values of these fields of `EnvStep`."""
+        env_steps = dataclasses.replace(self.trajectory.env_steps, **changes)
+        return self.with_trajectory(env_steps=env_steps)
 
     def placed(self, subject: Subject, devices: LearnerDevices) -> Unroll:
         """Return the trajectory as a learner on these devices receives it."""
@@ -146,6 +158,7 @@ class _Recorder(Observer):
                     final_state=joined.final_state,
                     trajectory=joined.trajectory,
                     networks=self._networks[info.policy_version],
+                    action_space=self._subject.run_spec.environment.action_space,
                 )
             )
             self._num_cycles_of[info.actor_id] += 1

@@ -351,18 +351,13 @@ def _without_ends(item: RecordedTrajectory) -> RecordedTrajectory:
     nowhere = np.zeros_like(rows.terminated)
     is_first = nowhere.copy()
     is_first[0] = item.cycle == 0
-    env_steps = dataclasses.replace(
-        rows, reward=0.2 * rows.reward, terminated=nowhere, truncated=nowhere, is_first=is_first
+    return item.with_rows(
+        reward=0.2 * rows.reward, terminated=nowhere, truncated=nowhere, is_first=is_first
     )
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-    return dataclasses.replace(item, trajectory=trajectory)
 
 
 def _with_reward(item: RecordedTrajectory, reward: float) -> RecordedTrajectory:
-    rows = item.trajectory.env_steps
-    env_steps = dataclasses.replace(rows, reward=(rows.reward + reward).astype(np.float32))
-    trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-    return dataclasses.replace(item, trajectory=trajectory)
+    return item.with_rows(reward=(item.trajectory.env_steps.reward + reward).astype(np.float32))
 
 
 def _range(least: float, greatest: float) -> str:

@@ -146,8 +146,7 @@ class LossSensitivity:
         If not, it proves nothing that it ignores the field in some rows.
         """
         if field not in self._uses:
-            space = self._run_spec.environment.action_space
-            change = Perturbation(field=field, rows=has_own_values, action_space=space)
+            change = Perturbation(field=field, rows=has_own_values)
             self._uses[field] = self.greatest_effect(change.apply(self.items)) > self.rounding
         return self._uses[field]
 

@@ -4,7 +4,6 @@ Other numbers need not be another policy: a constant added to all logits leaves 
 it is. So a change is stated as the change of the log-probability of the action taken.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -12,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.policy import is_distribution
+from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import leaf_name
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from sebulba.types import Array, Trajectory
+from sebulba.types import Array
 
 SHIFT_NATS = 0.5
 """Of log-probabilities: e^0.5 = 1.65, beyond the usual bounds of ratios, 0.8 and 1.2."""
@@ -25,12 +25,12 @@ _MAX_PROBABILITY_BESIDE_OTHERS = 0.999
 _LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
 
 
-def stored_policies(trajectory: Trajectory) -> dict[tuple, Any]:
+def stored_policies(item: RecordedTrajectory) -> dict[tuple, Any]:
     """Return distributions over actions and log-probabilities `[T, B]` in the extras, by path.
 
     Distributions of something else, such as returns, are left out.
     """
-    found = {}
+    found, trajectory = {}, item.trajectory
     nodes = jax.tree_util.tree_leaves_with_path(trajectory.extras, is_leaf=is_distribution)
     for path, node in nodes:
         is_named = any(word in leaf_name("", path).lower() for word in _LOG_PROB_NAMES)
@@ -49,22 +49,22 @@ def _is_of_actions(node: Any, action: np.ndarray) -> bool:
     return isinstance(node, DiagonalGaussian) and np.shape(node.mean) == action.shape
 
 
-def stored_log_probs(trajectory: Trajectory) -> list[np.ndarray]:
+def stored_log_probs(item: RecordedTrajectory) -> list[np.ndarray]:
     """Return the log-probabilities `[T, B]` of the actions taken, of each policy in the extras."""
-    action = jnp.asarray(trajectory.action)
+    action = jnp.asarray(item.trajectory.action)
     return [
         np.asarray(node.log_prob(action) if is_distribution(node) else node)
-        for node in stored_policies(trajectory).values()
+        for node in stored_policies(item).values()
     ]
 
 
-def greatest_probability(trajectory: Trajectory) -> np.ndarray:
+def greatest_probability(item: RecordedTrajectory) -> np.ndarray:
     """Return the probability of each action `[T, B]`, or the greatest one of its choices.
 
     It is 0 of continuous actions, which may have any density, and of log-probabilities alone.
     """
-    action, greatest = np.asarray(trajectory.action), np.zeros(trajectory.valid.shape)
-    for node in stored_policies(trajectory).values():
+    action, greatest = np.asarray(item.trajectory.action), np.zeros(item.trajectory.valid.shape)
+    for node in stored_policies(item).values():
         pairs = [(node, action)]
         if isinstance(node, MultiCategorical):
             pairs = list(zip(node.choices, np.moveaxis(action, -1, 0), strict=True))
@@ -75,31 +75,31 @@ def greatest_probability(trajectory: Trajectory) -> np.ndarray:
     return greatest
 
 
-def with_likelier(trajectory: Trajectory, shift: np.ndarray) -> Trajectory:
+def with_likelier(item: RecordedTrajectory, shift: np.ndarray) -> RecordedTrajectory:
     """Return the trajectory with numbers `[T, B]` added to the stored log-probabilities.
 
     The log-probabilities are those of the actions taken; other actions share what is left as
     before. An action without an alternative keeps its probability.
     """
-    stored = stored_policies(trajectory)
+    stored, trajectory = stored_policies(item), item.trajectory
     extras = jax.tree_util.tree_map_with_path(
         lambda path, node: shifted(node, trajectory.action, shift) if path in stored else node,
         trajectory.extras,
         is_leaf=is_distribution,
     )
-    return dataclasses.replace(trajectory, extras=extras)
+    return item.with_trajectory(extras=extras)
 
 
-def with_other_policies(trajectory: Trajectory, mask: np.ndarray) -> Trajectory:
+def with_other_policies(item: RecordedTrajectory, mask: np.ndarray) -> RecordedTrajectory:
     """Return the trajectory with stored actions likelier, or rarer if they are, in some rows.
 
     Args:
-        trajectory: its extras may have policies.
+        item: the trajectory, whose extras may have policies.
         mask: `[T, B]`, the rows.
     """
-    is_likely = greatest_probability(trajectory) > MAX_PROBABILITY
+    is_likely = greatest_probability(item) > MAX_PROBABILITY
     shift = np.where(is_likely, np.float32(-SHIFT_NATS), np.float32(SHIFT_NATS))
-    return with_likelier(trajectory, np.where(mask, shift, np.float32(0.0)))
+    return with_likelier(item, np.where(mask, shift, np.float32(0.0)))
 
 
 def shifted(node: Any, action: Array, shift: np.ndarray) -> Any:

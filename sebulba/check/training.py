@@ -1,6 +1,5 @@
 """Short trainings on recorded trajectories with other rewards, for checks of what learning does."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -142,11 +141,7 @@ class Trainer:
                 )
             return arrays(learned)
 
-        change = Perturbation(
-            field="observation",
-            rows=is_valid,
-            action_space=self.subject.run_spec.environment.action_space,
-        )
+        change = Perturbation(field="observation", rows=is_valid)
         items = in_steps(sensitivity.items, lambda item: 0.0)
         others = in_steps(change.apply(sensitivity.items), lambda item: 1.0)
         pairs = zip(after(items), after(others), strict=True)
@@ -220,15 +215,13 @@ def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[Record
         rewards[1:] = reward(item)
         rewards[0] = last.get(item.actor_id, rewards[1])
         last[item.actor_id] = rewards[-1]
-        env_steps = dataclasses.replace(
-            rows,
+        steps = item.with_rows(
             reward=np.where(is_last, rewards, np.float32(0.0)),
             terminated=is_last & ~np.bool_(is_truncated),
             truncated=is_last & np.bool_(is_truncated),
             is_first=~is_last,
         )
-        trajectory = dataclasses.replace(item.trajectory, env_steps=env_steps)
-        changed.append(dataclasses.replace(item, trajectory=trajectory))
+        changed.append(steps)
     return changed
 
 

@@ -179,12 +179,8 @@ def _greatest(values: ValueFunction, grads: list[np.ndarray]) -> float:
 
 
 def _uses_extras(trainer: Trainer) -> bool:
-    changed = Perturbation(
-        field="extras",
-        rows=is_valid,
-        action_space=trainer.subject.run_spec.environment.action_space,
-    ).apply(trainer.sensitivity.items)
-    return trainer.sensitivity.has_effect(changed)
+    change = Perturbation(field="extras", rows=is_valid)
+    return trainer.sensitivity.has_effect(change.apply(trainer.sensitivity.items))
 
 
 def symmetry(evidence: Evidence) -> Answer:

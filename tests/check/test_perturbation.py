@@ -16,7 +16,10 @@ from tests.check.test_shipped import check_shipped, failures
 ROWS = (4, 3)  # T, B
 
 
-def recorded(action, extras):
+TWO = gymnasium.spaces.Discrete(2, dtype=np.int32)
+
+
+def recorded(action, extras, space=TWO):
     """Return a trajectory without ends, as recorded."""
     length, width = ROWS
     rng = np.random.default_rng(0)
@@ -30,15 +33,14 @@ def recorded(action, extras):
     )
     trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
     fields = dict.fromkeys(("initial_state", "final_state", "networks"))
-    return RecordedTrajectory(actor_id=0, cycle=0, trajectory=trajectory, **fields)
+    return RecordedTrajectory(
+        actor_id=0, cycle=0, trajectory=trajectory, action_space=space, **fields
+    )
 
 
-TWO = gymnasium.spaces.Discrete(2, dtype=np.int32)
-
-
-def change(field, item, space=TWO, **options):
-    perturbation = Perturbation(field=field, rows=is_valid, action_space=space, **options)
-    return perturbation, perturbation.apply([item])[0].trajectory
+def change(field, item, **options):
+    perturbation = Perturbation(field=field, rows=is_valid, **options)
+    return perturbation, perturbation.apply([item])[0]
 
 
 def policy_of(kind, num_actions=2):
@@ -61,7 +63,7 @@ def test_another_stored_policy_changes_the_log_probability_of_every_action(kind)
     policy, action = policy_of(kind)
     item = recorded(action, {"policy": policy})
     perturbation, changed = change("extras", item)
-    (before,), (after,) = map(stored_log_probs, (item.trajectory, changed))
+    (before,), (after,) = map(stored_log_probs, (item, changed))
     assert np.min(np.abs(after - before)) > 0.2
     assert len([*perturbation.entries([item])]) == np.prod(ROWS)
 
@@ -70,16 +72,16 @@ def test_a_policy_that_is_certain_cannot_be_changed_and_counts_no_entry():
     logits = np.broadcast_to(np.float32([40.0, 0.0]), (*ROWS, 2))
     item = recorded(np.zeros(ROWS, np.int32), {"policy": Categorical(logits=logits)})
     perturbation, changed = change("extras", item)
-    assert np.isfinite(jax.nn.log_softmax(changed.extras["policy"].logits)).all()
+    assert np.isfinite(jax.nn.log_softmax(changed.trajectory.extras["policy"].logits)).all()
     assert [*perturbation.entries([item])] == []
 
 
 def test_a_distribution_of_returns_is_no_policy():
     atoms = Categorical(logits=np.zeros((*ROWS, 2, 5), np.float32))
     item = recorded(np.zeros(ROWS, np.int32), {"returns": atoms})
-    assert stored_policies(item.trajectory) == {}
+    assert stored_policies(item) == {}
     _, changed = change("extras", item)
-    assert np.ptp(np.asarray(changed.extras["returns"].logits), axis=-1).min() > 0.5
+    assert np.ptp(np.asarray(changed.trajectory.extras["returns"].logits), axis=-1).min() > 0.5
 
 
 def test_no_mean_over_an_axis_moves_as_far_as_other_values_do():
@@ -103,7 +105,7 @@ def test_rewards_beyond_a_bound_count_as_changed_within_it(limit):
     item = recorded(np.zeros(ROWS, np.int32), ())
     perturbation, changed = change("reward", item, reward_clip=limit)
     bound = np.inf if limit is None else limit
-    pair = (np.clip(each.env_steps.reward, -bound, bound) for each in (item.trajectory, changed))
+    pair = (np.clip(each.trajectory.env_steps.reward, -bound, bound) for each in (item, changed))
     assert np.abs(np.subtract(*pair)).min() >= min(0.1, bound)
     assert len([*perturbation.entries([item])]) == (ROWS[0] + 1) * ROWS[1]
 
@@ -116,15 +118,16 @@ def test_rewards_beyond_a_bound_count_as_changed_within_it(limit):
     ],
 )
 def test_every_action_has_another_one(space, action):
-    perturbation, changed = change("action", recorded(action, ()), space)
-    assert np.abs(changed.action - action).min() >= 0.49
-    assert len([*perturbation.entries([recorded(action, ())])]) == np.prod(ROWS)
+    item = recorded(action, (), space)
+    perturbation, changed = change("action", item)
+    assert np.abs(changed.trajectory.action - action).min() >= 0.49
+    assert len([*perturbation.entries([item])]) == np.prod(ROWS)
 
 
 def test_an_only_action_has_no_other_one():
     space = gymnasium.spaces.Discrete(1, dtype=np.int32)
-    item = recorded(np.zeros(ROWS, np.int32), ())
-    perturbation, _ = change("action", item, space)
+    item = recorded(np.zeros(ROWS, np.int32), (), space)
+    perturbation, _ = change("action", item)
     assert [*perturbation.entries([item])] == []
 
 

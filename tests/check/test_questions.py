@@ -193,6 +193,7 @@ def test_other_orders_of_the_environments_have_the_same_rows_and_states_in_other
         final_state={"memory": rows[1], "key": np.arange(3)},
         trajectory=rows,
         networks=None,
+        action_space=None,
     )
     axes = {"memory": 0, "key": -1}
     found = learner_devices.reordered(item, np.array([2, 0, 1]), axes)
