@@ -5,16 +5,19 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.capture import as_data, from_data
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import as_numpy, is_key
+from sebulba.check.result import as_numpy, is_key, leaf_name
 from sebulba.check.subject import Subject
-from sebulba.types import ActorState, EnvStep, Networks, PyTree
+from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from sebulba.types import ActorState, Array, EnvStep, Networks, PyTree
 
+_LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
 _NOISE_SIZES = (1.0, 10.0)  # of parameters, which are about 1 or less
 MIN_CHANGE_OF_ACTING = 1e-4
 """Of an output, relative to the greatest of its leaf.
@@ -37,6 +40,7 @@ class Policy:
         """
         self._networks, self._rows = networks, _acted_rows(item)
         self._state = subject.start_states[0]
+        self._space = subject.run_spec.environment.action_space
 
         def act(networks: Networks, state: PyTree, rows: EnvStep, greedy: bool) -> Any:
             networks = subject.agent.actor_networks(networks)
@@ -45,10 +49,9 @@ class Policy:
         self._act = jax.jit(act, static_argnums=3)
 
     def acted(self, networks: Networks, *, greedy: bool = True) -> tuple[np.ndarray, list[Any]]:
-        """Return actions `[T, B, ...]`, and the distributions in the extras."""
+        """Return actions `[T, B, ...]`, and the policies in the extras."""
         action, extras, _ = self._act(networks, self._state, self._rows, greedy)
-        leaves = jax.tree.leaves(extras, is_leaf=is_distribution)
-        return np.asarray(action), [leaf for leaf in leaves if is_distribution(leaf)]
+        return np.asarray(action), [*policies_of(extras, action, self._space).values()]
 
     def spread(self, networks: Networks) -> float:
         """Return the mean distance between sampled and greedy actions."""
@@ -114,6 +117,40 @@ def differs(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
 def is_distribution(node: Any) -> bool:
     """Whether a node of a pytree has the methods of a `Distribution`."""
     return all(hasattr(node, name) for name in ("log_prob", "mode", "sample"))
+
+
+def policies_of(extras: PyTree, action: Array, space: gymnasium.Space) -> dict[tuple, Any]:
+    """Return the distributions over actions in the extras, by path.
+
+    Those of `sebulba.toolkit.distributions` have the shapes of the action space. Others of them are
+    distributions of something else, such as returns, and are left out.
+
+    Args:
+        extras: of the actions.
+        action: `[..., B, *space.shape]`.
+        space: the action space.
+    """
+
+    def is_policy(node: Any) -> bool:
+        if isinstance(node, Categorical):
+            is_discrete = isinstance(space, gymnasium.spaces.Discrete)
+            return is_discrete and node.logits.shape == (*action.shape, space.n)
+        if isinstance(node, MultiCategorical):
+            shapes = [choice.logits.shape for choice in node.choices]
+            is_discrete = isinstance(space, gymnasium.spaces.MultiDiscrete)
+            return is_discrete and shapes == [(*action.shape[:-1], n) for n in space.nvec.flat]
+        if isinstance(node, DiagonalGaussian):
+            return node.mean.shape == action.shape
+        return is_distribution(node)
+
+    nodes = jax.tree_util.tree_leaves_with_path(extras, is_leaf=is_distribution)
+    return {path: node for path, node in nodes if is_policy(node)}
+
+
+def is_log_prob(path: tuple, leaf: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a leaf has this shape, and a name of a log-probability."""
+    name = leaf_name("", path).lower()
+    return np.shape(leaf) == shape and any(word in name for word in _LOG_PROB_NAMES)
 
 
 def _acted_rows(item: RecordedTrajectory) -> EnvStep:

@@ -9,7 +9,7 @@ import numpy as np
 from sebulba.agent import Agent, declared
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import other_values
-from sebulba.check.policy import differs, is_distribution, unroll
+from sebulba.check.policy import differs, policies_of, unroll
 from sebulba.check.question import Needs, Question
 from sebulba.check.result import Answer, as_numpy, failed, is_equal, passed, skipped
 from sebulba.types import PyTree
@@ -29,14 +29,14 @@ def policy_observation(evidence: Evidence) -> Answer:
         lambda leaf: leaf if id(leaf) in kept else other_values(leaf), rows.observation
     )
     networks = _with_noise(item.networks, subject.config.seed)
+    space = subject.run_spec.environment.action_space
 
     @jax.jit
     def act(observation: PyTree) -> PyTree:
         observed = dataclasses.replace(rows, observation=observation)
         action, extras, _ = unroll(agent, networks, subject.start_states[0], observed)
         # Extras may hold values, which depend on all of an observation.
-        policies = jax.tree.leaves(extras, is_leaf=is_distribution)
-        return action, [each for each in policies if is_distribution(each)]
+        return action, [*policies_of(extras, action, space).values()]
 
     acted = jax.tree.leaves(as_numpy(act(rows.observation)))
     ways = [(seen, "without")]

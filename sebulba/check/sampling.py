@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.policy import is_distribution, with_noise
+from sebulba.check.policy import is_log_prob, policies_of, with_noise
 from sebulba.check.question import Needs, Question
 from sebulba.check.randomness import first_row, with_randomness_of
 from sebulba.check.result import (
@@ -132,21 +131,17 @@ class _Sampler:
             return self._subject.agent.act(self._networks, state, self._row, greedy=greedy)[:2]
 
         action, extras = jax.jit(lambda states: jax.lax.map(act, states))(states)
-        log_probs = {
-            name: node.log_prob(action) for name, node in _distributions(extras) if node is not None
+        space = self._subject.run_spec.environment.action_space
+        policies = {
+            leaf_name("extras", path): node
+            for path, node in policies_of(extras, action, space).items()
         }
-        modes = {name: node.mode() for name, node in _distributions(extras)}
+        log_probs = {name: node.log_prob(action) for name, node in policies.items()}
+        modes = {name: node.mode() for name, node in policies.items()}
         return _Draws(
             action=np.asarray(action),
             extras=as_numpy({"extras": extras, "log_probs": log_probs, "modes": modes}),
         )
-
-
-def _distributions(extras: PyTree) -> Iterator[tuple[str, Any]]:
-    """Yield the distributions of `sebulba.toolkit.distributions`, and others with their methods."""
-    for path, node in jax.tree_util.tree_leaves_with_path(extras, is_leaf=is_distribution):
-        if is_distribution(node):
-            yield leaf_name("extras", path), node
 
 
 def _num_different(actions: np.ndarray) -> int:
@@ -237,10 +232,8 @@ def log_probs(evidence: Evidence) -> Answer:
     sampled = evidence.shared(_Sampler).sampled
     log_probs = dict(sampled.extras["log_probs"])
     for path, leaf in jax.tree_util.tree_leaves_with_path(sampled.extras["extras"]):
-        name = leaf_name("extras", path)
-        is_named = any(word in name.lower() for word in ("log_prob", "logprob", "logp"))
-        if is_named and leaf.shape == sampled.action.shape[:2]:
-            log_probs[name] = leaf
+        if is_log_prob(path, leaf, sampled.action.shape[:2]):
+            log_probs[leaf_name("extras", path)] = leaf
     log_probs = {name: each for name, each in log_probs.items() if each.ndim == 2}
     if not log_probs:
         return skipped("the extras have no distribution, and no log_prob of shape [B]")

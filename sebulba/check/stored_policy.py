@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.check.policy import is_distribution
+from sebulba.check.policy import is_distribution, is_log_prob, policies_of
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import leaf_name
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.types import Array
 
@@ -22,31 +21,19 @@ MAX_PROBABILITY = 0.59
 """Of an action that may be e^0.5 times as likely: its probability then stays below 0.98."""
 # Of an action whose alternatives have a probability that float32 can tell from 0.
 _MAX_PROBABILITY_BESIDE_OTHERS = 0.999
-_LOG_PROB_NAMES = ("log_prob", "logprob", "logp")
+_KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 
 
 def stored_policies(item: RecordedTrajectory) -> dict[tuple, Any]:
-    """Return distributions over actions and log-probabilities `[T, B]` in the extras, by path.
-
-    Distributions of something else, such as returns, are left out.
-    """
-    found, trajectory = {}, item.trajectory
-    nodes = jax.tree_util.tree_leaves_with_path(trajectory.extras, is_leaf=is_distribution)
-    for path, node in nodes:
-        is_named = any(word in leaf_name("", path).lower() for word in _LOG_PROB_NAMES)
-        is_numbers = is_named and np.shape(node) == trajectory.valid.shape
-        if is_numbers or _is_of_actions(node, np.asarray(trajectory.action)):
-            found[path] = node
-    return found
-
-
-def _is_of_actions(node: Any, action: np.ndarray) -> bool:
-    if isinstance(node, Categorical):
-        return np.shape(node.logits)[:-1] == action.shape
-    if isinstance(node, MultiCategorical):
-        is_complete = action.ndim == 3 and len(node.choices) == action.shape[-1]
-        return is_complete and all(_is_of_actions(each, action[..., 0]) for each in node.choices)
-    return isinstance(node, DiagonalGaussian) and np.shape(node.mean) == action.shape
+    """Return the policies that `shifted` knows, and log-probabilities, in the extras, by path."""
+    extras, shape = item.trajectory.extras, item.trajectory.valid.shape
+    policies = policies_of(extras, item.trajectory.action, item.action_space)
+    nodes = jax.tree_util.tree_leaves_with_path(extras, is_leaf=is_distribution)
+    return {
+        path: node
+        for path, node in nodes
+        if isinstance(policies.get(path), _KNOWN) or is_log_prob(path, node, shape)
+    }
 
 
 def stored_log_probs(item: RecordedTrajectory) -> list[np.ndarray]:

@@ -1,20 +1,24 @@
 """Sound agents whose losses have parts that no setting names, such as users write them."""
 
 import dataclasses
+import types
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.distributions import Categorical
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayConfig, TransitionReplay
 from sebulba.toolkit.returns import gae
-from tests.check.small_agents import ImportanceAgent, KeyState
+from tests.check.small_agents import ImportanceAgent, KeyState, LogProb
 from tests.check.sound_agents import C51, Networks
 
 _MODULE = "tests.check.sound_user_agents"
+_RETURNS = np.linspace(-5.0, 5.0, 11, dtype=np.float32)
 
 
 class _DropoutNetwork(nn.Module):
@@ -78,6 +82,50 @@ class DropoutPPO(ImportanceAgent):
 
     def num_updates_per_cycle(self, cycle):
         return 3
+
+
+class _ReturnsNetwork(nn.Module):
+    """A policy, and a distribution of returns."""
+
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.tanh(nn.Dense(8)(x))
+        policy, returns = (nn.Dense(size)(x) for size in (self.num_actions, len(_RETURNS)))
+        return Categorical(logits=policy), Categorical(logits=returns)
+
+
+@pytree_dataclass
+class _ReturnsAndPolicy:
+    returns: Categorical  # [B, len(_RETURNS)]
+    policy: Categorical  # [B, A]
+
+
+class StoresReturns(ImportanceAgent):
+    """A policy gradient whose values are means of a distribution, which acting stores as well."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.both = _ReturnsNetwork(int(run_spec.environment.action_space.n))
+        self.network = types.SimpleNamespace(init=self.both.init, apply=self._policy_and_values)
+
+    def _policy_and_values(self, networks, observation):
+        policy, returns = self.both.apply(networks, observation)
+        return policy, jax.nn.softmax(returns.logits) @ _RETURNS
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, _, actor_state = super().act(networks, actor_state, env_step, greedy=greedy)
+        policy, returns = self.both.apply(networks, env_step.observation)
+        return action, _ReturnsAndPolicy(returns=returns, policy=policy), actor_state
+
+    def loss(self, networks, experience, key, clock):
+        trajectory = experience.trajectory
+        log_prob = trajectory.extras.policy.log_prob(trajectory.action)
+        stored = dataclasses.replace(trajectory, extras=LogProb(log_prob=log_prob))
+        changed = dataclasses.replace(experience, trajectory=stored)
+        loss, (_, metrics) = super().loss(networks, changed, key, clock)
+        return loss, (experience, metrics)
 
 
 class _Noisy(nn.Module):

@@ -17,6 +17,9 @@ ROWS = (4, 3)  # T, B
 
 
 TWO = gymnasium.spaces.Discrete(2, dtype=np.int32)
+THREE = gymnasium.spaces.Discrete(3, dtype=np.int32)
+PAIRS = gymnasium.spaces.MultiDiscrete([2, 2], dtype=np.int32)
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (3,))
 
 
 def recorded(action, extras, space=TWO):
@@ -61,7 +64,8 @@ def policy_of(kind, num_actions=2):
 @pytest.mark.parametrize("kind", ["uniform", "categorical", "choices", "gaussian"])
 def test_another_stored_policy_changes_the_log_probability_of_every_action(kind):
     policy, action = policy_of(kind)
-    item = recorded(action, {"policy": policy})
+    space = {"choices": PAIRS, "gaussian": BOX}.get(kind, TWO)
+    item = recorded(action, {"policy": policy}, space)
     perturbation, changed = change("extras", item)
     (before,), (after,) = map(stored_log_probs, (item, changed))
     assert np.min(np.abs(after - before)) > 0.2
@@ -76,8 +80,9 @@ def test_a_policy_that_is_certain_cannot_be_changed_and_counts_no_entry():
     assert [*perturbation.entries([item])] == []
 
 
-def test_a_distribution_of_returns_is_no_policy():
-    atoms = Categorical(logits=np.zeros((*ROWS, 2, 5), np.float32))
+@pytest.mark.parametrize("shape", [(2, 5), (11,)])
+def test_a_distribution_of_returns_is_no_policy(shape):
+    atoms = Categorical(logits=np.zeros((*ROWS, *shape), np.float32))
     item = recorded(np.zeros(ROWS, np.int32), {"returns": atoms})
     assert stored_policies(item) == {}
     _, changed = change("extras", item)
@@ -134,10 +139,9 @@ def test_an_only_action_has_no_other_one():
 def test_the_log_probability_of_an_action_changes_apart_from_that_of_the_mode():
     policy, action = policy_of("uniform", num_actions=3)
     action = np.resize(np.int32([1, 2]), ROWS)
+    item = recorded(action, {"policy": policy}, THREE)
     base, other_action, other_mode = (
-        behaviour._with_policies(recorded(action, {"policy": policy}), each).trajectory.extras[
-            "policy"
-        ]
+        behaviour._with_policies(item, each).trajectory.extras["policy"]
         for each in (behaviour._base, behaviour._actions_changed, behaviour._modes_changed)
     )
 

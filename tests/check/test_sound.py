@@ -80,6 +80,12 @@ def test_a_model_that_a_short_search_uses_in_part_is_no_fault():
     assert found["updates"] == "pass"
 
 
+def test_a_stored_distribution_of_returns_is_not_taken_for_the_policy():
+    agent, _ = SOUND["policy gradient that stores returns"]
+    found = statuses(agent, "greedy", "log-probs", "preference")
+    assert set(found.values()) == {"pass"}
+
+
 def test_rows_of_every_minibatch_of_an_epoch_are_learned_from():
     agent = other("ppo", num_epochs=10, num_minibatches=8)
     found = statuses(agent, "rewards", "truncation", "epochs")
@@ -169,6 +175,10 @@ SOUND = {
     "crossq": (critic("CrossQ"), {"env": CONTINUOUS}),
     "naf": (critic("Quadratic"), {"env": CONTINUOUS}),
     "spo": (SmallConfig(name="tests.check.small_agents:SimplePolicyOptimization"), {}),
+    "policy gradient that stores returns": (
+        SmallConfig(name="tests.check.sound_user_agents:StoresReturns"),
+        {},
+    ),
     "weighted importance": (SmallConfig(name="tests.check.small_agents:WeightedImportance"), {}),
     "certain policy gradient": (
         PolicyGradientConfig(hidden_sizes=(16,), learning_rate=10.0),
