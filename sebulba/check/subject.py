@@ -17,6 +17,7 @@ from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import Roles, assign_devices
 from sebulba.envs import make_environment
+from sebulba.errors import ConfigError
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
@@ -51,13 +52,19 @@ class Subject:
             num_learner_devices: of the run spec.
             num_envs: of the run spec; None: the run's.
             settings: of the agent; those that it does not have are ignored.
+
+        Raises:
+            ConfigError: the agent refuses the settings.
         """
+        try:
+            config = with_settings(self.config.agent, **settings)
+        except (TypeError, ValueError) as error:  # of a dataclass that validates its fields
+            raise ConfigError(str(error)) from error
         run_spec = dataclasses.replace(
             self.run_spec,
             num_learner_devices=num_learner_devices,
             num_envs=num_envs or self.run_spec.num_envs,
         )
-        config = with_settings(self.config.agent, **settings)
         return make_agent(config, run_spec), run_spec
 
     def learner(self, agent: Agent, devices: Sequence[jax.Device]) -> Learner:

@@ -243,9 +243,9 @@ def results_of(
         if answer is None:
             try:
                 answer = _ask(question, evidence)
-            except ConfigError:
-                raise
             except Exception as error:
+                if isinstance(error, ConfigError) and question is PIPELINE:
+                    raise  # The pipeline runs with the user's settings, and not with the check's.
                 answer = _raised(error)
                 if question.name == "pipeline":
                     broken[Needs.RECORDING] = "pipeline"
@@ -287,6 +287,8 @@ def _result(question: Question, answer: Answer) -> CheckResult:
 
 
 def _raised(error: Exception) -> Answer:
+    if isinstance(error, ConfigError):
+        return skipped(f"the agent refuses the settings of this question: {error}")
     if isinstance(error, AgentError):
         return failed(str(error), likely_cause="")
     what = str(error).strip().splitlines() or [""]

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from sebulba.errors import ConfigError
 from tests.check.faulty_base import Faulty, with_trajectory
 
 
@@ -45,6 +46,17 @@ class StandardisesRewards(Faulty):
             return dataclasses.replace(env_steps, reward=reward)
 
         return with_trajectory(self, standardise)(*args)
+
+
+class RefusesGreatEntropyCosts(Faulty):
+    """Validates its settings."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        if not 0.0 <= config.sound.entropy_cost <= 1.0:
+            raise ConfigError(
+                f"agent.entropy_cost: expected 0 to 1, got {config.sound.entropy_cost}"
+            )
 
 
 class DeadUnits(Faulty):

@@ -195,6 +195,17 @@ def test_an_entropy_of_masked_rows_is_found_though_its_weight_is_small(sound):
     assert found.status == "fail"
 
 
+def test_a_question_whose_settings_the_agent_refuses_is_skipped(sound):
+    subject, recording = sound
+    subject = with_fault(subject, "RefusesGreatEntropyCosts")
+    result = ask(subject, recording, "padding")["padding"]
+    assert (result.status, result.detail) == (
+        "skip",
+        "the agent refuses the settings of this question: agent.entropy_cost: expected 0 to 1, got"
+        " 10.0",
+    )
+
+
 def test_an_agent_rewarded_for_final_observations_has_no_failure(sound):
     subject, recording = sound
     results = ask(with_fault(subject, "RewardsObservations"), recording, *LEARNING)
