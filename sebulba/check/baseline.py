@@ -72,7 +72,7 @@ class _Weights:
 def baseline(evidence: Evidence) -> Answer:
     """Shift all values, and see what that does to the policy's gradient."""
     values = evidence.shared(ValueFunction)
-    discounts = evidence.subject.numbers("discount", "gamma")
+    discounts = evidence.subject.discounts
     if not evidence.loss.is_on_policy or not values.is_apart or not discounts:
         return skipped("the agent has a replay, no discount, or no value function apart")
     least, greatest = min(discounts), max(discounts)

@@ -24,7 +24,6 @@ from sebulba.check.result import (
     skipped,
 )
 from sebulba.check.sensitivity import LossSensitivity
-from sebulba.check.settings import settings_of
 from sebulba.check.subject import Subject, env_axes
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import PyTree
@@ -72,8 +71,8 @@ def memory(evidence: Evidence) -> Answer:
 
 def burn_in_length(subject: Subject) -> int:
     """Return the number of rows that may restore the memory; without a setting, a trajectory."""
-    settings = dict(settings_of(subject.config.agent))
-    return settings.get("burn_in", subject.run_spec.trajectory_length)
+    burn_in = subject.setting("burn_in")
+    return subject.run_spec.trajectory_length if burn_in is None else burn_in
 
 
 def _is_expected(

@@ -50,8 +50,8 @@ def next_values(evidence: Evidence) -> Answer:
             " with other actions",
             "the value of the next observation is that of a stored action, not of the policy's",
         )
-    discount = evidence.subject.setting("discount", "gamma")
-    if isinstance(discount, float) and discount >= _MIN_DISCOUNT:
+    discount = next(iter(evidence.subject.discounts), 0.0)
+    if discount >= _MIN_DISCOUNT:
         # Twice: a hidden unit may count like an output by chance.
         found = [
             _greatest(trainer, each, discount) for each in (networks, evidence.loss.networks_of(1))

@@ -113,7 +113,7 @@ def _padded(item: RecordedTrajectory, axes: PyTree) -> RecordedTrajectory:
 def discount(evidence: Evidence) -> Answer:
     """Measure the weight of a reward one transition later, or of a value to bootstrap from."""
     subject, sensitivity = evidence.subject, evidence.loss
-    declared = subject.numbers("discount", "gamma")
+    declared = subject.discounts
     if not declared:
         return skipped("the agent has no setting `discount`")
     if sensitivity.is_on_policy:
@@ -179,7 +179,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
             "the gradients of all leaves together are not linear in single rewards; of the"
             f" {len(paths)} leaves alone, {linear} are, with weights between 0 and agent.discount"
         )
-    lambdas = subject.numbers("lambda")
+    lambdas = subject.lambdas
     least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)
     described = f"a reward one transition later has the weight {weight:.4f}"
     if not _is_between(weight, least, greatest):
@@ -264,7 +264,7 @@ def _discount_of_targets(
     one step, whose targets are a reward and γ times a value.
     """
     num_rewards = subject.setting("n_step")
-    if isinstance(num_rewards, int) and not subject.numbers("lambda"):
+    if isinstance(num_rewards, int) and not subject.lambdas:
         items = [_without_ends(item) for item in sensitivity.items]
     else:
         num_rewards = 1

@@ -82,31 +82,39 @@ class Subject:
         self.ring.close_environments()
 
     def setting(self, *names: str) -> Any:
-        """Return the agent's first setting with one of these words in its name; None: no such."""
-        return next(
-            (
-                value
-                for name, value in settings_of(self.config.agent)
-                if any(word in name for word in names)
-            ),
-            None,
-        )
+        """Return the agent's first setting with one of these names; None: no such."""
+        found = (value for name, value in settings_of(self.config.agent) if name in names)
+        return next(found, None)
 
     @property
     def reward_clip(self) -> float | None:
         """The setting `reward_clip`, beyond which rewards are the same to the agent."""
-        clip = dict(settings_of(self.config.agent)).get("reward_clip")
+        clip = self.setting("reward_clip")
         return clip if isinstance(clip, float) else None
 
-    def numbers(self, *names: str) -> list[float]:
-        """Return the agent's floats with one of these words in their names, those in tuples too.
+    @property
+    def discounts(self) -> list[float]:
+        """Every discount factor: an agent may have one for each of its value functions."""
+        return self._numbers("discount", "gamma")
 
-        An agent may have several, such as a discount for each of its value functions.
+    @property
+    def lambdas(self) -> list[float]:
+        """Every λ of the returns: policy and values may have one each."""
+        return self._numbers("lambda")
+
+    def _numbers(self, *words: str) -> list[float]:
+        """Return the agent's floats with one of these words, or its plural, in their names.
+
+        Words are between underscores. Floats in tuples count as well.
         """
+
+        def is_meant(name: str) -> bool:
+            return any(part.removesuffix("s") in words for part in name.split("_"))
+
         found = (
             value if isinstance(value, tuple) else (value,)
             for name, value in settings_of(self.config.agent)
-            if any(word in name for word in names)
+            if is_meant(name)
         )
         return [each for values in found for each in values if isinstance(each, float)]
 

@@ -59,7 +59,7 @@ def check_target_entropy(trainer: Trainer) -> Answer:
     # Other leaves, such as the weight itself, stay the same.
     narrow, wide = (chosen(trainer.policy.is_acting, each, start) for each in (narrow, wide))
     # Without a discount, the next action counts for nothing.
-    looks_ahead = trainer.subject.setting("discount", "gamma") != 0.0
+    looks_ahead = 0.0 not in trainer.subject.discounts
     for index in _weights(trainer, wide):
         failure = _compare_gradients(trainer, index, narrow, wide)
         if failure is None and looks_ahead and high >= _MIN_SPREAD_OF_ACTIONS:

@@ -33,6 +33,12 @@ _MIN_FRACTION_OF_DISCOUNT = 0.25
 _MIN_DISCOUNT = 0.5
 _MAX_WEIGHT_OF_NOTHING = 0.05  # of a bootstrap value
 _MIN_WEIGHT_OF_A_SIGN = 0.5  # of the discount
+_NORMALIZE_ADVANTAGES = (
+    "normalize_advantages",
+    "normalize_advantage",
+    "standardize_advantages",
+    "norm_adv",
+)
 _GREAT_REWARD = 100.0  # far above any value
 _MAX_RELATIVE_ASYMMETRY = 0.5
 _MAX_ROUNDING = 1e-4  # of a gradient, relative
@@ -100,7 +106,7 @@ def _check_fixed_point(values: ValueFunction, tried: list[Networks]) -> Answer:
         reason = f"values changed by {high - low:.2f} in {NUM_UPDATES} updates only"
         return skipped(reason)
     weight = 1.0 - (high_truncated - low_truncated) / (high - low)
-    declared = values.trainer.subject.numbers("discount", "gamma")
+    declared = values.trainer.subject.discounts
     expected = min(declared, default=_MIN_DISCOUNT)
     least = _MIN_FRACTION_OF_DISCOUNT * expected
     # A small discount cannot be told from none.
@@ -232,7 +238,7 @@ def symmetry(evidence: Evidence) -> Answer:
 def advantages(evidence: Evidence) -> Answer:
     """Add a constant to all rewards: standardised advantages of actions stay what they are."""
     subject, sensitivity = evidence.subject, evidence.loss
-    if subject.setting("normalize_advantage", "standardize_advantage", "norm_adv") is not True:
+    if subject.setting(*_NORMALIZE_ADVANTAGES) is not True:
         return skipped("the agent has no setting `normalize_advantages`, or not true")
     settings = OF_REWARDS | {"normalize_advantages": True, "baseline_cost": 0.0}
     trainer = Trainer(subject, sensitivity, **settings)

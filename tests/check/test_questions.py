@@ -28,6 +28,7 @@ from sebulba.toolkit import distributions
 from tests.check.faulty_base import faulty
 from tests.check.test_faults import R2D2
 from tests.check.test_perturbation import recorded
+from tests.check.test_settings import subject_of
 
 LEAVES = {"online": np.zeros(2), "target": np.zeros(2)}
 
@@ -274,7 +275,7 @@ def test_a_target_entropy_that_moves_neither_the_entropy_nor_its_weight_proves_n
     monkeypatch.setattr(temperature, "chosen", lambda leaves, new, old: new)
     monkeypatch.setattr(temperature, "_weights", lambda trainer, networks: ())
     trainer = types.SimpleNamespace(
-        subject=types.SimpleNamespace(setting=lambda *names: 0.9),
+        subject=types.SimpleNamespace(discounts=[0.9]),
         sensitivity=types.SimpleNamespace(items=[], networks=0.0),
         policy=types.SimpleNamespace(
             spread=lambda networks: narrow if np.signbit(networks) else wide, is_acting=[False]
@@ -332,8 +333,6 @@ def test_a_counter_that_equals_the_last_action_for_once_is_not_taken_for_it():
 
 
 def test_the_burn_in_of_a_wrapped_agent_is_known():
-    subject = types.SimpleNamespace(
-        config=types.SimpleNamespace(agent=faulty("SameKey", R2D2)),
-        run_spec=types.SimpleNamespace(trajectory_length=8),
-    )
+    run_spec = types.SimpleNamespace(trajectory_length=8)
+    subject = subject_of(faulty("SameKey", R2D2), run_spec=run_spec)
     assert memory.burn_in_length(subject) == R2D2.burn_in

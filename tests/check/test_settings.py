@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from somewhere import Unknown
 
 
+def subject_of(agent, **fields):
+    """Return a subject of which nothing but these fields and the agent's settings is known."""
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Subject))
+    return Subject(**unknown | fields | {"config": types.SimpleNamespace(agent=agent)})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inner:
     name: str = "inner"
@@ -60,6 +66,25 @@ def test_wrapped_agents_get_the_settings_that_they_have():
 
 
 def test_a_dataclass_that_refuses_a_setting_raises_a_config_error():
-    subject = types.SimpleNamespace(config=types.SimpleNamespace(agent=Settings()))
     with pytest.raises(ConfigError, match="a: expected 0 or more"):
-        Subject.agent_on(subject, 1, a=-1.0)
+        subject_of(Settings()).agent_on(1, a=-1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Similar:
+    """Has names that contain those of settings that questions look for."""
+
+    exploration_steps: int = 10_000
+    learning_rate_decay: float = 0.5
+    lambdarank: float = 0.4
+    discounted: float = 0.3
+    value_discounts: tuple[float, ...] = (0.9, 0.99)
+    gae_lambda: float = 0.8
+
+
+def test_settings_are_found_by_their_names_and_numbers_by_words_of_them():
+    subject = subject_of(Similar())
+    assert subject.setting("n_step", "learning_rate") is None
+    assert subject.setting("n_step", "exploration_steps") == 10_000
+    assert subject.discounts == [0.9, 0.99]
+    assert subject.lambdas == [0.8]
