@@ -279,7 +279,7 @@ class _Updates:
             unrolls = [item.placed(subject, learners) for item in cycle]
             self._learner.update(unrolls, env_steps=self._env_steps)
             self._env_steps += sum(int(item.trajectory.valid.sum()) for item in cycle)
-        self.sizes = np.zeros(0)  # sum of absolute gradients in each leaf, in the latest update
+        self.sizes = np.zeros(0)  # of the gradients of each leaf, in the latest update
         self.names = [
             leaf_name("gradient", path)
             for path, _ in jax.tree_util.tree_leaves_with_path(self._grads)
@@ -342,8 +342,14 @@ class _Updates:
         self._num_updates += 1
         rng = np.random.default_rng(0)
         leaves = jax.tree.leaves(as_numpy(self._grads))
-        self.sizes = np.array([np.abs(leaf).sum(dtype=np.float64) for leaf in leaves])
+        self.sizes = np.array([_size(leaf) for leaf in leaves])
         return np.concatenate([_project(leaf, rng) for leaf in leaves])
+
+
+def _size(leaf: np.ndarray) -> float:
+    """Return the sum of absolute gradients, as one of float32 with the same rounding error."""
+    rounding = jnp.finfo(leaf.dtype).eps / jnp.finfo(jnp.float32).eps
+    return float(np.abs(leaf).sum(dtype=np.float64)) * float(rounding)
 
 
 def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -206,7 +206,7 @@ def _with_other_memory(
     )
 
     def change(leaf: np.ndarray, axis: int, is_constant: bool) -> np.ndarray:
-        if axis < 0 or is_constant or not np.issubdtype(leaf.dtype, np.inexact):
+        if axis < 0 or is_constant or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return leaf
         return other_values(leaf)
 

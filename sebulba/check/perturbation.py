@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.policy import is_distribution
@@ -115,11 +116,11 @@ def other_values(tree: PyTree) -> PyTree:
     """
 
     def other(leaf: np.ndarray) -> np.ndarray:
-        if np.issubdtype(leaf.dtype, np.inexact):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
             # Two of three neighbours differ in sign; a sum of indices alternates in every axis.
             number = sum(np.indices(np.shape(leaf), sparse=True), start=np.zeros((), int))
             shift = _SHIFTS[number % len(_SHIFTS)]
-            if np.issubdtype(leaf.dtype, np.complexfloating):
+            if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
                 shift = shift * (1.0 - 0.7j)  # another direction, not another size alone
             return (leaf + shift).astype(leaf.dtype)
         if leaf.dtype == np.uint8:
@@ -168,9 +169,10 @@ def _distance(before: PyTree, after: PyTree, num_axes: int = 2) -> np.ndarray:
 
     def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         one, other = np.asarray(one), np.asarray(other)
-        is_number = np.issubdtype(one.dtype, np.inexact)
+        is_number = jnp.issubdtype(one.dtype, jnp.inexact)
         with np.errstate(invalid="ignore"):  # −∞ stays −∞: no change
             gap = np.abs(other - one) if is_number else (other != one).astype(float)
+        gap = gap.astype(np.result_type(gap, np.float32))  # NumPy keeps bfloat16's NaN.
         gap = np.nan_to_num(gap.reshape(*gap.shape[:num_axes], -1))
         return gap.max(axis=-1, initial=0.0)
 

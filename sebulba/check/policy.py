@@ -101,7 +101,7 @@ def differs(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
     """Whether an array differs by more than rounding; integers and keys are exact."""
 
     def is_other(one: np.ndarray, other: np.ndarray) -> bool:
-        if not np.issubdtype(one.dtype, np.inexact):
+        if not jnp.issubdtype(one.dtype, jnp.inexact):
             return not np.array_equal(one, other)
         # Illegal actions have −∞ in both.
         is_number = np.isfinite(one) & np.isfinite(other)

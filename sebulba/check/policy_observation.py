@@ -61,7 +61,7 @@ def _with_noise(networks: PyTree, seed: int) -> PyTree:
     rng = np.random.default_rng(seed)
 
     def noisy(leaf: np.ndarray) -> jax.Array:
-        if not np.issubdtype(leaf.dtype, np.floating) or leaf.ndim < 2:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.ndim < 2:
             return jnp.asarray(leaf)
         return jnp.asarray(leaf + rng.normal(size=leaf.shape).astype(leaf.dtype))
 

@@ -139,7 +139,7 @@ def exploration(evidence: Evidence) -> Answer:
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(states[0])]
     failure, settings = None, []
     for path, axis, *leaves in zip(paths, axes, *map(jax.tree.leaves, states), strict=True):
-        if not np.issubdtype(leaves[0].dtype, np.floating):
+        if not jnp.issubdtype(leaves[0].dtype, jnp.floating):
             continue
         if axis >= 0 and leaves[0].shape[axis] == 1:
             continue

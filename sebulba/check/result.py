@@ -81,7 +81,7 @@ def first_difference(
 
 
 def _differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
-    if np.issubdtype(left.dtype, np.inexact):
+    if jnp.issubdtype(left.dtype, jnp.inexact):
         return ~np.isclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
     return np.asarray(left != right)
 

@@ -145,7 +145,7 @@ def norms(tree: PyTree) -> np.ndarray:
     """Return the norm of each leaf; 0 of leaves that are no floats."""
 
     def norm(leaf: Any) -> float:
-        is_float = np.issubdtype(leaf.dtype, np.floating)
+        is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
         return float(np.linalg.norm(leaf)) if is_float else 0.0
 
     return np.array([norm(leaf) for leaf in jax.tree.leaves(as_numpy(tree))])

@@ -69,7 +69,7 @@ def _ascends(run: UpdateRun) -> Answer | None:
     pairs = [
         (grad.astype(np.float64), new.astype(np.float64) - old)
         for grad, old, new in leaves
-        if np.issubdtype(grad.dtype, np.floating)
+        if jnp.issubdtype(grad.dtype, jnp.floating)
     ]
     product = sum(float(np.sum(grad * step)) for grad, step in pairs)
     squares = [sum(float(np.sum(pair[side] ** 2)) for pair in pairs) for side in (0, 1)]

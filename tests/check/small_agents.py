@@ -1,6 +1,8 @@
 """Small sound agents: feed-forward, with log-probabilities in their extras."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import flax.linen as nn
 import gymnasium
@@ -40,12 +42,14 @@ class SmallConfig:
 class PolicyValueNetwork(nn.Module):
     size: int
     is_continuous: bool
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x):
-        x = nn.tanh(nn.Dense(8)(x))
-        out = nn.Dense(self.size)(x)
-        value = nn.Dense(1)(x)[..., 0]
+        dense = functools.partial(nn.Dense, dtype=jnp.float32, param_dtype=self.param_dtype)
+        x = nn.tanh(dense(8)(x))
+        out = dense(self.size)(x)
+        value = dense(1)(x)[..., 0]
         if self.is_continuous:
             return DiagonalGaussian(mean=out, log_std=jnp.zeros_like(out)), value
         return Categorical(logits=out), value
@@ -123,6 +127,18 @@ class ImportanceAgent:
 
     def actor_networks(self, networks):
         return networks
+
+
+class InBfloat16(ImportanceAgent):
+    """Keeps its parameters in bfloat16, and takes four updates in a cycle."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self.network = self.network.clone(param_dtype=jnp.bfloat16)
+        self.optimizer = optax.sgd(0.05)
+
+    def num_updates_per_cycle(self, cycle):
+        return 4
 
 
 class SimplePolicyOptimization(ImportanceAgent):

@@ -15,9 +15,12 @@ from sebulba.check import (
     learner_devices,
     memory,
     parts,
+    perturbation,
+    policy,
     priorities,
     ratios,
     recording,
+    result,
     stored_policy,
     temperature,
     training,
@@ -201,6 +204,29 @@ def test_other_orders_of_the_environments_have_the_same_rows_and_states_in_other
     np.testing.assert_array_equal(found.trajectory, rows[:, [2, 0, 1]])
     np.testing.assert_array_equal(found.initial_state["memory"], [2.0, 0.0, 1.0])
     np.testing.assert_array_equal(found.initial_state["key"], np.arange(3))
+
+
+def in_bfloat16(number):
+    return np.full((2, 2), number, jnp.bfloat16)
+
+
+def test_gradients_in_bfloat16_have_a_norm_and_the_rounding_of_their_digits():
+    leaf = in_bfloat16(1.0)
+    assert update_run.norms([leaf]) == 2.0
+    assert learner_devices._size(leaf) == 2**16 * learner_devices._size(leaf.astype(np.float32))
+
+
+def test_numbers_in_bfloat16_are_equal_within_a_tolerance():
+    leaf, other = in_bfloat16(1.0), in_bfloat16(1.0 + 2**-7)
+    found = result.first_difference(leaf, other, what="leaf", axes=(), tolerance=0.01)
+    assert found is None
+    assert policy.differs([leaf], [other])
+
+
+def test_other_values_in_bfloat16_are_other_numbers_of_a_known_distance():
+    leaf, lowest = in_bfloat16(0.5), in_bfloat16(-np.inf)
+    assert perturbation._distance(leaf, perturbation.other_values(leaf)).min() > 0.2
+    assert perturbation._distance(lowest, lowest).max() == 0.0
 
 
 def test_no_factor_is_measured_between_differences_that_are_rounding():

@@ -179,6 +179,7 @@ SOUND = {
         SmallConfig(name="tests.check.sound_user_agents:StoresReturns"),
         {},
     ),
+    "policy gradient in bfloat16": (SmallConfig(name="tests.check.small_agents:InBfloat16"), {}),
     "weighted importance": (SmallConfig(name="tests.check.small_agents:WeightedImportance"), {}),
     "certain policy gradient": (
         PolicyGradientConfig(hidden_sizes=(16,), learning_rate=10.0),
