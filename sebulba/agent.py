@@ -74,7 +74,11 @@ class Agent(Protocol):
     players of its environment. If False, `sebulba.check` reports such a dependence."""
 
     def init_networks(self, key: jax.Array) -> Networks:
-        """Return the parameters, and target parameters and normalisation statistics if any."""
+        """Return the parameters, and target parameters and normalisation statistics if any.
+
+        They are real or complex numbers, since gradients are taken; counters belong in the
+        optimizer state.
+        """
         ...
 
     def policy_observation(self, observation: PyTree) -> PyTree:

@@ -21,6 +21,7 @@ from sebulba.types import ActorState, Clock, EnvStep, Networks, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
+_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets", "policy_observation"}
 _TAKE_CLOCK = {"loss", "optimize"}
 
@@ -143,6 +144,7 @@ def validate_learning(agent: Agent, run_spec: RunSpec) -> None:
 def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     networks = jax.eval_shape(agent.init_networks, key)
+    _check_differentiable(agent, networks)
     opt_state = jax.eval_shape(agent.init_opt_state, networks)
     num_envs = run_spec.num_streams_per_learner_device
     experience = jax.eval_shape(lambda x: agent.init_experience(x, num_envs), networks)
@@ -164,6 +166,19 @@ def _check_loss(agent: Agent, run_spec: RunSpec) -> None:
     )
     _expect_same("optimize: networks", next_networks, networks)
     _expect_same("optimize: optimizer state", next_opt_state, opt_state)
+
+
+def _check_differentiable(agent: Agent, networks: PyTree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(networks):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        # Without updates there are no gradients, and a table of integers is as good as any.
+        if any(num_updates_of(agent, cycle) for cycle in range(_MAX_CYCLES_WITHOUT_UPDATE)):
+            name = ".".join(part for part in ("networks", leaf_name(path)) if part)
+            raise AgentError(
+                f"{name}: expected real or complex numbers, since gradients are taken, got"
+                f" {leaf.dtype}; keep counters in the optimizer state"
+            )
 
 
 def _takes_clock(method: Callable[..., Any]) -> bool:

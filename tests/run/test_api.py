@@ -217,11 +217,29 @@ class OtherOptState(ToyAgent):
         return networks, {"count": networks}
 
 
+class CountsInNetworks(ToyAgent):
+    def init_networks(self, key):
+        return super().init_networks(key) | {"count": np.int32(0)}
+
+
+class CountsWithoutUpdates(CountsInNetworks):
+    def optimize(self, networks, opt_state, grads, experience, clock):
+        return networks, opt_state
+
+    def num_updates_per_cycle(self, cycle):
+        return 0
+
+
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
         (LongLoss, r"loss: the loss: expected a scalar, got float32\[3\]"),
         (NoPair, r"loss: expected \(loss, \(experience, metrics\)\), got"),
+        (
+            CountsInNetworks,
+            r"networks\.count: expected real or complex numbers, since gradients are taken, got"
+            r" int32; keep counters in the optimizer state",
+        ),
         (OtherOptState, r"optimize: optimizer state: count\S*: expected no such leaf, got float32"),
     ],
 )
@@ -229,7 +247,8 @@ def test_what_an_agent_of_ones_own_returns_is_checked_before_anything_runs(agent
     run_spec = toy_run_spec()
     with pytest.raises(AgentError, match=message):
         validate_learning(agent(ToyConfig(), run_spec), run_spec)
-    validate_learning(ToyAgent(ToyConfig(), run_spec), run_spec)
+    for sound in (ToyAgent, CountsWithoutUpdates):
+        validate_learning(sound(ToyConfig(), run_spec), run_spec)
 
 
 _SCRIPT = """
