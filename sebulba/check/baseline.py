@@ -114,7 +114,7 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
         make: MakeItems, networks: Networks, reward: float = 0.0, items: Items = recorded
     ) -> list[np.ndarray]:
         # With these networks, since acting may store values.
-        acted = policy.acted_again(networks, make(items, lambda item: 0.0))
+        acted = policy.acted_again(networks, make(items, 0.0))
         grads = arrays(values.gradients(make, networks, reward, acted))
         return [leaf.astype(np.float64) for leaf in grads]
 
@@ -130,7 +130,7 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
         ]
 
     final = Perturbation(field="observation", rows=is_truncated)
-    truncated = in_truncated_steps(recorded, lambda item: 0.0)
+    truncated = in_truncated_steps(recorded, 0.0)
     before = gradients(in_truncated_steps, networks, _SHIFT)
     after = gradients(in_truncated_steps, networks, _SHIFT, final.apply(truncated))
     changes = [

@@ -44,7 +44,7 @@ def _rewarded(evidence: Evidence) -> tuple[Answer, Networks]:
     if not np.issubdtype(greedy.dtype, np.integer):
         return _reward_twice(trainer, None)
     sensitivity = trainer.sensitivity
-    items = in_steps(sensitivity.items, lambda item: 0.0)
+    items = in_steps(sensitivity.items, 0.0)
     learned = [each.trajectory for each in items[sensitivity.num_unlearned :]]
     taken = np.concatenate([each.action[each.valid] for each in learned])
     values, counts = np.unique(taken, axis=0, return_counts=True)
@@ -156,7 +156,7 @@ def entropy(evidence: Evidence) -> Answer:
             break
         # The gradient of the entropy vanishes where a policy is certain.
         networks = jax.tree.map(lambda a, b: (a + b) / 2, networks, trainer.sensitivity.networks)
-    items = in_steps(trainer.sensitivity.items, lambda item: 0.0)
+    items = in_steps(trainer.sensitivity.items, 0.0)
     # An indifferent policy has the greatest entropy; one with other parameters prefers an action.
     for start in (networks, trainer.sensitivity.networks_of(1)):
         before = mean_entropy(start)

@@ -37,7 +37,7 @@ def next_values(evidence: Evidence) -> Answer:
     trainer, networks = values.trainer, evidence.loss.networks
     # Values of 0, whatever the action is: gradients depend on the targets alone.
     zeroed = values.zeroed(networks)
-    items = in_truncated_steps(evidence.loss.items, lambda item: _REWARD)
+    items = in_truncated_steps(evidence.loss.items, _REWARD)
     change = Perturbation(field="action", rows=is_valid)
     same, other = (trainer.mean_gradients(zeroed, each) for each in (items, change.apply(items)))
     rest = zip(values.leaves, same, other, strict=True)
@@ -73,7 +73,7 @@ def _greatest(trainer: Trainer, networks: Networks, discount: float) -> list[str
     """
 
     def effect(networks: Networks, reward: float = 0.0) -> np.ndarray:
-        items = in_truncated_steps(trainer.sensitivity.items, lambda item: reward)
+        items = in_truncated_steps(trainer.sensitivity.items, reward)
         grads = trainer.mean_gradients(networks, items)
         return np.concatenate([grad.reshape(-1).astype(np.float64) for grad in grads])
 

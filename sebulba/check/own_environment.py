@@ -108,7 +108,7 @@ def lengths(own: OwnEnvironment) -> Answer:
 def seeds(own: OwnEnvironment) -> Answer:
     """Make the environment again with the same seed, and step it with the same actions."""
     first, again = own.play, own.again
-    if again.fault is not None and first.fault is None:
+    if again.fault is not None:
         return failed(f"the second environment of one process: {again.fault}", likely_cause="")
     for number, (row, other) in enumerate(zip(first.rows, again.rows, strict=False)):
         for name, checksum in row.items():

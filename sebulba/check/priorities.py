@@ -50,7 +50,7 @@ def priorities(evidence: Evidence) -> Answer:
         answer = _without_errors(priorities, drawn) or answer
     mix = subject.setting("priority_mix")
     if answer.status == "pass" and isinstance(mix, float):
-        episodes = _Priorities(subject, sensitivity, in_steps(sensitivity.items, lambda _: 0.0))
+        episodes = _Priorities(subject, sensitivity, in_steps(sensitivity.items, 0.0))
         return _compare_mix(episodes, mix) or answer
     return answer
 

@@ -129,7 +129,7 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
     """Yield the weights in each leaf that has a gradient of rewards."""
     sensitivity = trainer.sensitivity
     networks, first = sensitivity.networks_of(attempt), sensitivity.num_unlearned
-    steps = in_steps(sensitivity.items, lambda item: 0.0)
+    steps = in_steps(sensitivity.items, 0.0)
     items = trainer.policy.acted_again(networks, steps)[first:]
     signs = _chosen(items, np.random.default_rng(attempt))
 

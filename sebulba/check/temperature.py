@@ -72,9 +72,7 @@ def check_target_entropy(trainer: Trainer) -> Answer:
 
 def _weights(trainer: Trainer, networks: Networks) -> Iterator[int]:
     """Yield the leaves that may be the weight of the entropy: numbers that are learned."""
-    grads = trainer.mean_gradients(
-        networks, in_truncated_steps(trainer.sensitivity.items, _nothing)
-    )
+    grads = trainer.mean_gradients(networks, in_truncated_steps(trainer.sensitivity.items, 0.0))
     for index, (grad, acts) in enumerate(zip(grads, trainer.policy.is_acting, strict=True)):
         if grad.ndim == 0 and grad != 0.0 and not acts:
             yield index
@@ -89,11 +87,6 @@ def _differ_in_a_number(trainer: Trainer, narrow: Networks, wide: Networks) -> b
     )
 
 
-def _nothing(item: object) -> float:
-    del item
-    return 0.0
-
-
 def _name(networks: Networks, index: int) -> str:
     path, _ = jax.tree_util.tree_leaves_with_path(networks)[index]
     return leaf_name("networks", path)
@@ -103,7 +96,7 @@ def _compare_gradients(
     trainer: Trainer, index: int, narrow: Networks, wide: Networks
 ) -> Answer | None:
     """Compare the gradients of the weight: descent has to lower it where the entropy is high."""
-    items = in_truncated_steps(trainer.sensitivity.items, _nothing)
+    items = in_truncated_steps(trainer.sensitivity.items, 0.0)
     low, high = (
         float(trainer.mean_gradients(networks, items)[index]) for networks in (narrow, wide)
     )
@@ -124,7 +117,7 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> Answer | No
     raised = jax.tree.unflatten(structure, leaves)
 
     def gradient(networks: Networks, reward: float) -> list[np.ndarray]:
-        items = in_truncated_steps(trainer.sensitivity.items, lambda item: reward)
+        items = in_truncated_steps(trainer.sensitivity.items, reward)
         return trainer.mean_gradients(networks, items)
 
     base, by_reward, by_weight = (

@@ -36,8 +36,8 @@ _MAX_GAP = 0.02  # of gradients that differ in their size alone, relative
 _ROUNDING = 1e-6  # of a sum in float32, relative to its terms
 
 Items = Sequence[RecordedTrajectory]
-RewardOf = Callable[[RecordedTrajectory], Any]
-"""Rewards `[T, B]` of a trajectory's actions, or one number for all of them."""
+Rewards = float | Callable[[RecordedTrajectory], np.ndarray]
+"""The rewards `[T, B]` of a trajectory's actions, or one number for all of them."""
 
 
 def too_large(evidence: Evidence) -> str | None:
@@ -142,8 +142,8 @@ class Trainer:
             return arrays(learned)
 
         change = Perturbation(field="observation", rows=is_valid)
-        items = in_steps(sensitivity.items, lambda item: 0.0)
-        others = in_steps(change.apply(sensitivity.items), lambda item: 1.0)
+        items = in_steps(sensitivity.items, 0.0)
+        others = in_steps(change.apply(sensitivity.items), 1.0)
         pairs = zip(after(items), after(others), strict=True)
         return [not np.array_equal(one, other) for one, other in pairs]
 
@@ -186,25 +186,14 @@ def chosen(leaves: Iterable[bool], new: PyTree, old: PyTree) -> PyTree:
     )
 
 
-def in_steps(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
-    """Return the trajectories as episodes of one step that terminate, with these rewards."""
-    return _in_steps(items, reward, is_truncated=False)
+def in_steps(
+    items: Items, reward: Rewards, *, is_truncated: bool = False
+) -> list[RecordedTrajectory]:
+    """Return the trajectories as episodes of one step, with these rewards.
 
-
-def in_truncated_steps(items: Items, reward: RewardOf) -> list[RecordedTrajectory]:
-    """Return the trajectories as episodes of one step that are truncated, with these rewards.
-
-    Every target is then a reward and one bootstrap value, whatever λ or n are.
+    Episodes terminate. If they are truncated, every target is a reward and one bootstrap value,
+    whatever λ or n are.
     """
-    return _in_steps(items, reward, is_truncated=True)
-
-
-def mean_component(action: np.ndarray) -> np.ndarray:
-    """Return the mean component `[T, B]` of continuous actions, clipped to ±1."""
-    return np.clip(action, -1.0, 1.0).reshape(*action.shape[:2], -1).mean(axis=-1)
-
-
-def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[RecordedTrajectory]:
     changed = []
     last: dict[int, np.ndarray] = {}  # A row 0 ends the last transition of the trajectory before.
     for item in items:
@@ -212,7 +201,7 @@ def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[Record
         number = item.cycle * (len(rows.reward) - 1) + np.arange(len(rows.reward))
         is_last = np.broadcast_to((number % 2 == 1)[:, None], rows.reward.shape)
         rewards = np.empty_like(rows.reward)
-        rewards[1:] = reward(item)
+        rewards[1:] = reward(item) if callable(reward) else reward
         rewards[0] = last.get(item.actor_id, rewards[1])
         last[item.actor_id] = rewards[-1]
         steps = item.with_rows(
@@ -223,6 +212,14 @@ def _in_steps(items: Items, reward: RewardOf, is_truncated: bool) -> list[Record
         )
         changed.append(steps)
     return changed
+
+
+in_truncated_steps = functools.partial(in_steps, is_truncated=True)
+
+
+def mean_component(action: np.ndarray) -> np.ndarray:
+    """Return the mean component `[T, B]` of continuous actions, clipped to ±1."""
+    return np.clip(action, -1.0, 1.0).reshape(*action.shape[:2], -1).mean(axis=-1)
 
 
 def arrays(tree: PyTree) -> list[np.ndarray]:

@@ -114,7 +114,7 @@ class ValueFunction:
             reward: of every action.
             items: trajectories; None: the recorded ones.
         """
-        items = make(items or self.trainer.sensitivity.items, lambda item: reward)
+        items = make(items or self.trainer.sensitivity.items, reward)
         return self.trainer.gradients(networks, self.trainer.experience(networks, items))[0]
 
     def vanishing_reward(
@@ -140,12 +140,9 @@ class ValueFunction:
         """Return how much greater values get by learning `STEP` more than `near`, than by less."""
         ends = []
         for reward in (near + STEP, near - STEP):
-            items = in_steps(self.trainer.sensitivity.items, functools.partial(_same, reward))
+            items = in_steps(self.trainer.sensitivity.items, reward)
             trained = self.trainer.train(
-                items,
-                networks,
-                num_updates=NUM_UPDATES,
-                leaves=self._learned_leaves,
+                items, networks, num_updates=NUM_UPDATES, leaves=self._learned_leaves
             )
             ends.append(self.vanishing_reward(in_steps, trained, reward))
         high, low = ends
@@ -162,7 +159,7 @@ class ValueFunction:
         Returns:
             Networks, and the vanishing reward, after it.
         """
-        items = in_steps(self.trainer.sensitivity.items, lambda item: reward)
+        items = in_steps(self.trainer.sensitivity.items, reward)
         value = start
         for _ in range(NUM_UPDATES // _UPDATES_PER_ROUND):
             networks = self.trainer.train(
@@ -176,8 +173,3 @@ class ValueFunction:
             if abs(value - start) > MIN_FRACTION_LEARNED * abs(reward - start):
                 break
         return self.trainer.settled(networks, items, self._learned_leaves), value
-
-
-def _same(reward: float, item: object) -> float:
-    del item
-    return reward

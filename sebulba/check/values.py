@@ -153,8 +153,8 @@ def _depends_on_policy(values: ValueFunction) -> Answer | None:
     has_policy = any(values.policy_leaves)
     if trainer.sensitivity.is_on_policy or not has_policy or _uses_extras(trainer):
         return None
-    zeroed, steps = values.zeroed(networks), in_steps(items, lambda item: STEP)
-    unrewarded = trainer.mean_gradients(zeroed, in_steps(items, lambda item: 0.0))
+    zeroed, steps = values.zeroed(networks), in_steps(items, STEP)
+    unrewarded = trainer.mean_gradients(zeroed, in_steps(items, 0.0))
     rewarded = trainer.mean_gradients(zeroed, steps)
     if _greatest(values, unrewarded) <= _MAX_ROUNDING * _greatest(values, rewarded):
         return None
@@ -199,7 +199,7 @@ def symmetry(evidence: Evidence) -> Answer:
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tried[0])]
     compared = 0
     for networks in tried:
-        steps = in_steps(trainer.sensitivity.items, lambda item: 0.0)
+        steps = in_steps(trainer.sensitivity.items, 0.0)
         items = trainer.policy.acted_again(networks, steps)
         rewards = (_GREAT_REWARD, 2.0 * _GREAT_REWARD, -_GREAT_REWARD, -2.0 * _GREAT_REWARD)
         gradients = [arrays(values.gradients(in_steps, networks, each, items)) for each in rewards]
