@@ -62,7 +62,7 @@ def states(evidence: Evidence) -> Answer:
     for actor_id, start in enumerate(subject.start_states):
         state = start
         for item in _of_actor(evidence.recording, actor_id):
-            action, extras, after = acted(item.networks, state, _acted_rows(item))
+            action, extras, after = acted(item.networks, state, item.acted_rows)
             for what, axes, expected, got in (
                 ("initial_state", ("env",), as_data(state), item.initial_state),
                 ("trajectory.action", _ROW_AXES, action, item.trajectory.action),
@@ -106,7 +106,7 @@ def resets(evidence: Evidence) -> Answer:
         items = _of_actor(evidence.recording, actor_id)[:2]
         if not items:
             continue
-        rows = jax.tree.map(lambda *x: np.concatenate(x), *[_acted_rows(item) for item in items])
+        rows = jax.tree.map(lambda *x: np.concatenate(x), *[item.acted_rows for item in items])
         got, expected = both(items[0].networks, start, rows)
         # A copy of the memory before the row is what `act` was given, not what it made of it.
         given = states(items[0].networks, start, rows)
@@ -151,7 +151,7 @@ def legal(evidence: Evidence) -> Answer:
         return skipped("the environment has no action masks")
     acted = jax.jit(functools.partial(unroll, subject.agent, greedy=True))
     for item in recording.trajectories:
-        rows = _acted_rows(item)
+        rows: PyTree = item.acted_rows
         state = from_data(item.initial_state, subject.start_states[0])
         greedy = np.asarray(acted(item.networks, state, rows)[0])
         for kind, action in (("sampled", item.trajectory.action), ("greedy", greedy)):
@@ -200,10 +200,6 @@ def _with_legal_actions(item: RecordedTrajectory) -> RecordedTrajectory:
 
 def _of_actor(recording: Recording, actor_id: int) -> list[RecordedTrajectory]:
     return [item for item in recording.trajectories if item.actor_id == actor_id]
-
-
-def _acted_rows(item: RecordedTrajectory) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
 
 
 ROWS = Question(

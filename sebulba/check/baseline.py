@@ -16,7 +16,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_truncated
 from sebulba.check.question import Needs, Question
-from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.training import (
     Items,
     arrays,
@@ -25,6 +25,7 @@ from sebulba.check.training import (
     in_steps,
     in_truncated_steps,
 )
+from sebulba.check.trees import leaf_names, with_leaf
 from sebulba.check.value_function import MakeItems, ValueFunction
 from sebulba.types import Networks
 
@@ -139,14 +140,14 @@ def _measure(values: ValueFunction, networks: Networks) -> Iterator[_Weights]:
     ]
     pairs = zip(values.leaves, changes, strict=True)
     values_change = max(change for is_value, change in pairs if is_value) > _MIN_EFFECT
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    names = leaf_names("gradient", networks)
     weights = zip(factors(in_steps), factors(in_truncated_steps), strict=True)
-    for path, acts, change, (at_termination, at_truncation) in zip(
-        paths, policy.is_acting, changes, weights, strict=True
+    for name, acts, change, (at_termination, at_truncation) in zip(
+        names, policy.is_acting, changes, weights, strict=True
     ):
         if acts and not np.isnan(at_termination + at_truncation):
             yield _Weights(
-                leaf=leaf_name("gradient", path),
+                leaf=name,
                 baseline=at_termination,
                 bootstrap=at_truncation - at_termination,
                 reads_final=bool(change > rounding or not values_change),
@@ -160,15 +161,13 @@ def _shifted(
 
     They differ in the last bias of the value function: its only leaf of one element.
     """
-    leaves, structure = jax.tree.flatten(networks)
 
     def with_output(index: int, size: float) -> Networks:
-        others = [*leaves]
-        others[index] = leaves[index] + jnp.asarray(size, leaves[index].dtype)
-        return jax.tree.unflatten(structure, others)
+        return with_leaf(networks, index, lambda leaf: leaf + jnp.asarray(size, leaf.dtype))
 
-    for index, is_value in enumerate(values.leaves):
-        if is_value and leaves[index].size == 1:
+    pairs = zip(values.leaves, jax.tree.leaves(networks), strict=True)
+    for index, (is_value, leaf) in enumerate(pairs):
+        if is_value and leaf.size == 1:
             ends = with_output(index, _SHIFT), with_output(index, -_SHIFT)
             high, low = (values.vanishing_reward(in_steps, each) for each in ends)
             if high is not None and low is not None and high != low:

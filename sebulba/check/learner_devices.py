@@ -24,6 +24,7 @@ from sebulba.check.result import (
     skipped,
 )
 from sebulba.check.subject import Subject, env_axes
+from sebulba.check.trees import leaf_names
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
 from sebulba.toolkit.reductions import LEARNER_AXIS
@@ -280,10 +281,7 @@ class _Updates:
             self._learner.update(unrolls, env_steps=self._env_steps)
             self._env_steps += sum(int(item.trajectory.valid.sum()) for item in cycle)
         self.sizes = np.zeros(0)  # of the gradients of each leaf, in the latest update
-        self.names = [
-            leaf_name("gradient", path)
-            for path, _ in jax.tree_util.tree_leaves_with_path(self._grads)
-        ]
+        self.names = leaf_names("gradient", self._grads)
 
     @property
     def _grads(self) -> Networks:

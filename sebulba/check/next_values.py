@@ -7,8 +7,9 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.question import Needs, Question
-from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
+from sebulba.check.result import Answer, failed, passed, skipped
 from sebulba.check.training import Trainer, in_truncated_steps
+from sebulba.check.trees import flat, leaf_names, with_leaf
 from sebulba.check.value_function import ValueFunction
 from sebulba.types import Networks
 
@@ -74,28 +75,27 @@ def _greatest(trainer: Trainer, networks: Networks, discount: float) -> list[str
 
     def effect(networks: Networks, reward: float = 0.0) -> np.ndarray:
         items = in_truncated_steps(trainer.sensitivity.items, reward)
-        grads = trainer.mean_gradients(networks, items)
-        return np.concatenate([grad.reshape(-1).astype(np.float64) for grad in grads])
+        return flat(trainer.mean_gradients(networks, items))
 
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
-    leaves, structure = jax.tree.flatten(networks)
+    def with_output(number: int, place: tuple[int, ...], far: float) -> Networks:
+        return with_leaf(networks, number, lambda leaf: leaf.at[place].add(far))
+
+    names = leaf_names("networks", networks)
     has_gradient = trainer.sensitivity.has_gradients(networks)
     base, found = effect(networks), []
     both = (_GREAT_REWARD, -_GREAT_REWARD)
     sizes = [float(np.linalg.norm(effect(networks, far) - base)) for far in both]
-    for number, leaf in enumerate(leaves):
+    for number, leaf in enumerate(jax.tree.leaves(networks)):
         if has_gradient[number] or not 0 < leaf.size <= _MAX_OUTPUTS or not leaf.ndim:
             continue
         for place in np.ndindex(leaf.shape):
             shares = []
             for far, size in zip(both, sizes, strict=True):
-                shifted = [*leaves]
-                shifted[number] = leaf.at[place].add(far)
-                change = effect(jax.tree.unflatten(structure, shifted)) - base
+                change = effect(with_output(number, place, far)) - base
                 shares.append(float(np.linalg.norm(change)) / max(size, 1e-30))
             # A shift of an output counts like a reward, γ times.
             if abs(shares[0] - discount) < _MAX_ERROR_OF_SHARE and shares[1] < shares[0] / 3.0:
-                found.append(f"{leaf_name('networks', paths[number])}{[*place]}")
+                found.append(f"{names[number]}{[*place]}")
     return found
 
 

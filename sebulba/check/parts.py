@@ -11,6 +11,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.policy import with_noise
 from sebulba.check.result import Answer, as_numpy, failed, is_equal
+from sebulba.check.trees import with_leaf
 from sebulba.check.update_run import (
     SHIFT_OF_PARAMETERS,
     TARGET_PERIOD_UPDATES,
@@ -106,16 +107,15 @@ def target_acts(run: UpdateRun, evidence: Evidence) -> Answer | None:
     if not publishes_copies_only(run):
         return None
     usage, agent = evidence.shared(Usage), evidence.subject.agent
-    leaves, structure = jax.tree.flatten(run.first.networks)
+    networks = run.first.networks
 
     def reaches_actors(index: int) -> bool:
-        others = [*leaves]
-        others[index] = with_noise(leaves[index], np.random.default_rng(0), SHIFT_OF_PARAMETERS)
-        networks = jax.tree.unflatten(structure, others)
-        acting = (as_numpy(agent.actor_networks(each)) for each in (run.first.networks, networks))
-        return not is_equal(*acting)
+        rng = np.random.default_rng(0)
+        other = with_leaf(networks, index, lambda leaf: with_noise(leaf, rng, SHIFT_OF_PARAMETERS))
+        return not is_equal(*(as_numpy(agent.actor_networks(each)) for each in (networks, other)))
 
-    is_copied = run.is_changed & ~run.has_gradient & [np.size(leaf) > 1 for leaf in leaves]
+    is_array = [np.size(leaf) > 1 for leaf in jax.tree.leaves(networks)]
+    is_copied = run.is_changed & ~run.has_gradient & is_array
     copied = [int(index) for index in np.flatnonzero(is_copied)]
     if not all(map(reaches_actors, copied)) or not any(map(usage.is_used_by_loss, copied)):
         return None

@@ -183,10 +183,7 @@ def _leak_in_acting(teams: Subject, loss: LossSensitivity) -> str | None:
             field=field, rows=lambda rows: np.broadcast_to(is_changed, rows.reward.shape)
         )
         other = change.apply([other])[0]
-    acted, others = (
-        as_numpy(act(jax.tree.map(lambda leaf: leaf[:-1], each.trajectory.env_steps)))
-        for each in (item, other)
-    )
+    acted, others = (as_numpy(act(each.acted_rows)) for each in (item, other))
     pairs = zip(jax.tree_util.tree_leaves_with_path(acted), jax.tree.leaves(others), strict=True)
     for (path, before), after in pairs:
         if differs([before[:, ~is_changed]], [after[:, ~is_changed]]):

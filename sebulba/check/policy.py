@@ -14,6 +14,7 @@ from sebulba.check.capture import as_data, from_data
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import as_numpy, is_key, leaf_name
 from sebulba.check.subject import Subject
+from sebulba.check.trees import with_leaf
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.types import ActorState, Array, EnvStep, Networks, PyTree
 
@@ -38,7 +39,7 @@ class Policy:
             networks: the learner's, around which `is_acting` looks.
             item: whose rows `acted` uses.
         """
-        self._networks, self._rows = networks, _acted_rows(item)
+        self._networks, self._rows = networks, item.acted_rows
         self._state = subject.start_states[0]
         self._space = subject.run_spec.environment.action_space
 
@@ -71,13 +72,11 @@ class Policy:
             index: of the leaf.
             greedy: of greedy acting; else of sampled, which the scale of a noise changes too.
         """
-        leaves, structure = jax.tree.flatten(self._networks)
         before = jax.tree.leaves(as_numpy(self.acted(self._networks, greedy=greedy)))
 
         def changes(size: float) -> bool:
-            others = [*leaves]
-            others[index] = with_noise(leaves[index], np.random.default_rng(0), size)
-            acted = self.acted(jax.tree.unflatten(structure, others), greedy=greedy)
+            noise = functools.partial(with_noise, rng=np.random.default_rng(0), size=size)
+            acted = self.acted(with_leaf(self._networks, index, noise), greedy=greedy)
             return differs(before, jax.tree.leaves(as_numpy(acted)))
 
         # Great noise as well: a small one may leave every greatest action value the greatest.
@@ -90,7 +89,7 @@ class Policy:
 
         def act(item: RecordedTrajectory) -> RecordedTrajectory:
             state = from_data(item.initial_state, self._state)
-            action, extras, final = self._act(networks, state, _acted_rows(item), False)
+            action, extras, final = self._act(networks, state, item.acted_rows, False)
             acted = item.with_trajectory(action=np.asarray(action), extras=as_numpy(extras))
             return dataclasses.replace(acted, final_state=as_numpy(as_data(final)))
 
@@ -151,10 +150,6 @@ def is_log_prob(path: tuple, leaf: Any, shape: tuple[int, ...]) -> bool:
     """Whether a leaf has this shape, and a name of a log-probability."""
     name = leaf_name("", path).lower()
     return np.shape(leaf) == shape and any(word in name for word in _LOG_PROB_NAMES)
-
-
-def _acted_rows(item: RecordedTrajectory) -> EnvStep:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf[:-1]), item.trajectory.env_steps)
 
 
 def with_noise(leaf: jax.Array, rng: np.random.Generator, size: float = 1.0) -> jax.Array:

@@ -18,7 +18,7 @@ from sebulba.types import PyTree
 def policy_observation(evidence: Evidence) -> Answer:
     """Act on the policy's part of observations alone, and on rows whose other part is another."""
     subject, item = evidence.subject, evidence.recording.trajectories[-1]
-    agent, rows = subject.agent, jax.tree.map(lambda leaf: leaf[:-1], item.trajectory.env_steps)
+    agent, rows = subject.agent, item.acted_rows
     of_policy = declared(agent, Agent, "policy_observation")
     seen = of_policy(rows.observation)
     if _shapes(seen) == _shapes(rows.observation):

@@ -11,10 +11,11 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import other_rewards
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped
+from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
 from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.check.subject import Subject
 from sebulba.check.training import Items, in_steps
+from sebulba.check.trees import flat
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import Experience, Networks
 
@@ -165,8 +166,7 @@ class _Priorities:
             jax.random.fold_in(self._key, draw),
             self._sensitivity.clock(),
         )
-        leaves = jax.tree.leaves(as_numpy(grads))
-        return np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in leaves])
+        return flat(grads)
 
     def mass(self, rewards: np.ndarray, networks: Networks | None = None) -> np.ndarray:
         """Return `[streams, slots]`, priorities to the power of α, after a loss.

@@ -14,7 +14,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.result import Answer, as_numpy, failed, passed, skipped, unclear
 from sebulba.check.stored_policy import (
     MAX_PROBABILITY,
     SHIFT_NATS,
@@ -29,6 +29,7 @@ from sebulba.check.training import (
     in_steps,
     reward_trainer,
 )
+from sebulba.check.trees import leaf_names
 
 _SHIFT = SHIFT_NATS  # δ
 _MIN_ACTIONS = 4
@@ -149,13 +150,12 @@ def _measure(trainer: Trainer, attempt: int) -> Iterator[_Weights]:
 
     if sum(np.count_nonzero(sign) for sign in signs) < _MIN_ACTIONS:
         return
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    names = leaf_names("gradient", networks)
     effects = map(effect, (0.0, _SHIFT, -_SHIFT))
-    for path, acts, before, *after in zip(paths, trainer.policy.is_acting, *effects, strict=True):
+    for name, acts, before, *after in zip(names, trainer.policy.is_acting, *effects, strict=True):
         # One number has no direction.
         if before.size > 1 and np.any(before):
             likelier, rarer = (factor_between(before, each) for each in after)
-            name = leaf_name("gradient", path)
             yield _Weights(likelier=likelier, rarer=rarer, leaf=name, acts=acts)
 
 

@@ -17,7 +17,7 @@ from sebulba.ring.records import CycleReport, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer
 from sebulba.ring.running import run
 from sebulba.ring.update import LearnerState
-from sebulba.types import ActorState, Networks, PyTree, Trajectory
+from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
 _MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _NUM_LEARNING_CYCLES = 3
@@ -42,6 +42,11 @@ class RecordedTrajectory:
     def place(self) -> str:
         """Name the actor and its act cycle, for messages."""
         return f"actor {self.actor_id}, act cycle {self.cycle}"
+
+    @property
+    def acted_rows(self) -> EnvStep:
+        """The rows `[T, B, ...]` that actions were selected from: all but the last."""
+        return jax.tree.map(lambda leaf: leaf[:-1], self.trajectory.env_steps)
 
     def with_trajectory(self, **changes: Any) -> Self:
         """Return it with other values of these fields of `Trajectory`."""

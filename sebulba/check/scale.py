@@ -25,6 +25,7 @@ from sebulba.check.result import (
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
 from sebulba.check.training import OF_REWARDS, in_truncated_steps
+from sebulba.check.trees import flat, leaf_names, with_leaf
 from sebulba.types import Clock, Networks, PyTree, Trajectory
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
@@ -159,16 +160,16 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
         rewards = np.array(trajectory.env_steps.reward)
         rewards[row] += reward
         grads = compute(jnp.asarray(rewards))
-        return [_flat(grads), *map(_flat, jax.tree.leaves(grads))]
+        return [flat(grads), *map(flat, jax.tree.leaves(grads))]
 
     changes = ((1, 0.0), (1, _SMALL_REWARD), (2, _SMALL_REWARD), (2, 2.0 * _SMALL_REWARD))
     weights = [_weight(*each) for each in zip(*(gradients(*each) for each in changes), strict=True)]
     # Policy and values may have a λ each, and the policy's may be 0 or no setting.
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
-    for path, weight in zip(paths, weights[1:], strict=True):
+    names = leaf_names("gradient", networks)
+    for name, weight in zip(names, weights[1:], strict=True):
         if weight is not None and not _is_between(weight, 0.0, max(declared)):
             return failed(
-                f"{leaf_name('gradient', path)} (trajectory.env_steps.reward in row 2, all envs):"
+                f"{name} (trajectory.env_steps.reward in row 2, all envs):"
                 " expected the weight γλ between 0 and agent.discount for the transition of row 0,"
                 f" got {weight:.4f}"
             )
@@ -177,7 +178,7 @@ def _discount_of_rewards(subject: Subject, recording: Recording, declared: list[
         linear = sum(each is not None for each in weights[1:])
         return skipped(
             "the gradients of all leaves together are not linear in single rewards; of the"
-            f" {len(paths)} leaves alone, {linear} are, with weights between 0 and agent.discount"
+            f" {len(names)} leaves alone, {linear} are, with weights between 0 and agent.discount"
         )
     lambdas = subject.lambdas
     least, greatest = min(declared) * min(lambdas, default=0.0), max(declared)
@@ -280,24 +281,21 @@ def _discount_of_targets(
         ),
         sensitivity.networks,
     )
-    leaves, structure = jax.tree.flatten(networks)
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    leaves, names = jax.tree.leaves(networks), leaf_names("networks", networks)
     key = jax.random.key(subject.config.seed)
 
     def gradient(*, reward: float = 0.0, leaf: int = 0, shift: float = 0.0) -> PyTree:
         """Return the gradients with this much more of every reward, and of one leaf."""
-        shifted = [*leaves]
+        shifted = networks
         if shift:
-            shifted[leaf] = leaves[leaf] + jnp.asarray(shift, leaves[leaf].dtype)
+            shifted = with_leaf(networks, leaf, lambda old: old + jnp.asarray(shift, old.dtype))
         experience = sensitivity.experience([_with_reward(item, reward) for item in items])
-        return sensitivity.loss_and_gradients(
-            jax.tree.unflatten(structure, shifted), experience, key, sensitivity.clock()
-        )[1]
+        return sensitivity.loss_and_gradients(shifted, experience, key, sensitivity.clock())[1]
 
     grads = gradient()
-    base = _flat(grads)
+    base = flat(grads)
     by_reward, double = (
-        _flat(gradient(reward=size)) - base for size in (_SMALL_REWARD, 2 * _SMALL_REWARD)
+        flat(gradient(reward=size)) - base for size in (_SMALL_REWARD, 2 * _SMALL_REWARD)
     )
     if not _is_measurable(by_reward, by_reward, base) or not _is_linear(by_reward, double):
         return skipped("the gradients are not linear in the rewards")
@@ -309,7 +307,7 @@ def _discount_of_targets(
         """
         for index, leaf in enumerate(leaves):
             if np.any(jax.tree.leaves(grads)[index]) and leaf.size <= _MAX_OUTPUTS:
-                by_output = _flat(gradient(leaf=index, shift=-_SMALL_REWARD)) - base
+                by_output = flat(gradient(leaf=index, shift=-_SMALL_REWARD)) - base
                 if _is_measurable(by_reward, by_output, base):
                     num_times = sum(max(declared) ** k for k in range(num_rewards))
                     return float(by_reward @ by_output / (by_output @ by_output)) / num_times
@@ -320,26 +318,25 @@ def _discount_of_targets(
     for index, grad in enumerate(jax.tree.leaves(as_numpy(grads))):
         if np.any(grad) or not jnp.issubdtype(leaves[index].dtype, jnp.floating):
             continue
-        by_leaf = _flat(gradient(leaf=index, shift=_SMALL_REWARD)) - base
+        by_leaf = flat(gradient(leaf=index, shift=_SMALL_REWARD)) - base
         # A bootstrap value with the wrong sign has the opposite direction.
         if not any(_is_measurable(by_reward, sign * by_leaf, base) for sign in (1.0, -1.0)):
             continue
         # Hidden units, actions, and one of several values of which the least counts, are bounded.
         far = [
-            float(np.linalg.norm(_flat(gradient(leaf=index, shift=size)) - base))
-            / float(np.linalg.norm(_flat(gradient(reward=size)) - base))
+            float(np.linalg.norm(flat(gradient(leaf=index, shift=size)) - base))
+            / float(np.linalg.norm(flat(gradient(reward=size)) - base))
             for size in (_GREAT_REWARD, -_GREAT_REWARD)
         ]
         if min(far) < max(0.5 * max(far), 0.2 * least):
             continue
         weight = float(by_reward @ by_leaf / (by_reward @ by_reward))
-        name = leaf_name("networks", paths[index])
         if not least - tolerance <= weight <= greatest + tolerance:
             weight *= reward_scale()
         if least - tolerance <= weight <= greatest + tolerance:
-            return passed(f"{name}: a bootstrap value has the weight {weight:.4f}")
+            return passed(f"{names[index]}: a bootstrap value has the weight {weight:.4f}")
         return failed(
-            f"{name} (all sampled rows): expected a bootstrap value to have"
+            f"{names[index]} (all sampled rows): expected a bootstrap value to have"
             f" {_range(least, greatest)} times the weight of the rewards (agent.discount"
             f" {max(declared):g}), got {weight:.4f}"
         )
@@ -362,11 +359,6 @@ def _with_reward(item: RecordedTrajectory, reward: float) -> RecordedTrajectory:
 
 def _range(least: float, greatest: float) -> str:
     return f"{least:.4f} … {greatest:.4f}" if least < greatest else f"{least:.4f}"
-
-
-def _flat(tree: PyTree) -> np.ndarray:
-    leaves = jax.tree.leaves(as_numpy(tree))
-    return np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in leaves])
 
 
 def _is_measurable(left: np.ndarray, right: np.ndarray, base: np.ndarray) -> bool:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sebulba.check.result import Answer, failed, leaf_name, passed, unclear
+from sebulba.check.result import Answer, failed, passed, unclear
 from sebulba.check.training import (
     Trainer,
     chosen,
@@ -14,6 +14,7 @@ from sebulba.check.training import (
     in_truncated_steps,
     mean_component,
 )
+from sebulba.check.trees import leaf_names, with_leaf
 from sebulba.types import Networks
 
 _NUM_UPDATES = 160
@@ -87,11 +88,6 @@ def _differ_in_a_number(trainer: Trainer, narrow: Networks, wide: Networks) -> b
     )
 
 
-def _name(networks: Networks, index: int) -> str:
-    path, _ = jax.tree_util.tree_leaves_with_path(networks)[index]
-    return leaf_name("networks", path)
-
-
 def _compare_gradients(
     trainer: Trainer, index: int, narrow: Networks, wide: Networks
 ) -> Answer | None:
@@ -102,8 +98,9 @@ def _compare_gradients(
     )
     if high - low > _MIN_RELATIVE_CHANGE * max(abs(low), abs(high)):
         return None
+    name = leaf_names("networks", wide)[index]
     return failed(
-        f"gradient of {_name(wide, index)} ({trainer.place}): expected it to grow with the"
+        f"gradient of {name} ({trainer.place}): expected it to grow with the"
         f" policy's entropy, got {high:.4g} with a high and {low:.4g} with a low entropy",
         "a sign in the temperature's loss, or a missing stop_gradient around the temperature in"
         " the policy's loss",
@@ -112,9 +109,7 @@ def _compare_gradients(
 
 def _compare_values(trainer: Trainer, index: int, wide: Networks) -> Answer | None:
     """Raise the weight of a positive entropy: value functions have to learn as from rewards."""
-    leaves, structure = jax.tree.flatten(wide)
-    leaves[index] = leaves[index] + jnp.asarray(_SHIFT_OF_WEIGHT, leaves[index].dtype)
-    raised = jax.tree.unflatten(structure, leaves)
+    raised = with_leaf(wide, index, lambda leaf: leaf + jnp.asarray(_SHIFT_OF_WEIGHT, leaf.dtype))
 
     def gradient(networks: Networks, reward: float) -> list[np.ndarray]:
         items = in_truncated_steps(trainer.sensitivity.items, reward)
@@ -135,8 +130,9 @@ def _compare_values(trainer: Trainer, index: int, wide: Networks) -> Answer | No
     size = sum(float(np.sum(np.square(reward - zero))) for zero, reward in pairs)
     if product > _MIN_RELATIVE_EFFECT * size:
         return None
+    name = leaf_names("networks", wide)[index]
     return failed(
-        f"{_name(wide, index)} ({trainer.place}): expected {_SHIFT_OF_WEIGHT:g} more for the weight"
+        f"{name} ({trainer.place}): expected {_SHIFT_OF_WEIGHT:g} more for the weight"
         " of the entropy to move value functions as greater rewards do, since the policy's entropy"
         f" is positive, got {product / size:.2g} times the change by a reward of {_SMALL_REWARD:g}",
         "the entropy is missing in the value of the next action, or has the wrong sign",

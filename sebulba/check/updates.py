@@ -18,6 +18,7 @@ from sebulba.check.result import (
     unclear,
 )
 from sebulba.check.settings import settings_of
+from sebulba.check.trees import with_leaf
 from sebulba.check.update_run import (
     MIN_UPDATES,
     SHIFT_OF_PARAMETERS,
@@ -134,12 +135,9 @@ def _unlike_descent(run: UpdateRun) -> Answer | None:
     first = run.first
     if is_equal(as_numpy(first.networks), as_numpy(first.after)):
         return None
-    leaves, structure = jax.tree.flatten(first.grads)
     sizes = norms(first.grads)
     for index in map(int, np.flatnonzero(sizes > _MIN_RELATIVE_GRADIENT * sizes.max())):
-        without = [*leaves]
-        without[index] = jnp.zeros_like(leaves[index])
-        after = first.repeat(grads=jax.tree.unflatten(structure, without))
+        after = first.repeat(grads=with_leaf(first.grads, index, jnp.zeros_like))
         if is_equal(as_numpy(after), as_numpy(first.after)):
             return failed(
                 f"{leaf_name('gradient', run.paths[index])} (update 0): expected 0 where optimize"

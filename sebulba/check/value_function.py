@@ -15,6 +15,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.sensitivity import MAX_ROUNDING
 from sebulba.check.training import Items, arrays, chosen, in_steps, reward_trainer
+from sebulba.check.trees import flat
 from sebulba.types import Networks, PyTree
 
 STEP = 1.0
@@ -134,7 +135,7 @@ class ValueFunction:
 
     def _flat(self, grads: PyTree) -> np.ndarray:
         pairs = zip(self.leaves, arrays(grads), strict=True)
-        return np.concatenate([leaf.reshape(-1).astype(np.float64) for is_, leaf in pairs if is_])
+        return flat([leaf for is_value, leaf in pairs if is_value])
 
     def difference_by_reward(self, networks: Networks, near: float) -> float:
         """Return how much greater values get by learning `STEP` more than `near`, than by less."""

@@ -10,7 +10,7 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation, is_valid
 from sebulba.check.policy import with_noise
 from sebulba.check.question import Needs, Question
-from sebulba.check.result import Answer, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.training import (
     OF_REWARDS,
     Trainer,
@@ -19,6 +19,7 @@ from sebulba.check.training import (
     in_steps,
     in_truncated_steps,
 )
+from sebulba.check.trees import leaf_names
 from sebulba.check.value_function import (
     MIN_FRACTION_LEARNED,
     NUM_UPDATES,
@@ -162,13 +163,13 @@ def _depends_on_policy(values: ValueFunction) -> Answer | None:
     noisy = jax.tree.map(lambda leaf: with_noise(leaf, rng), networks)
     other = chosen(values.policy_leaves, noisy, networks)
     grads, other_grads = (trainer.mean_gradients(each, steps) for each in (networks, other))
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(networks)]
+    names = leaf_names("gradient", networks)
     # Of a single leaf, such as a last bias, the errors of all rows may cancel.
     greatest = _greatest(values, grads)
-    for path, is_value, grad, changed in zip(paths, values.leaves, grads, other_grads, strict=True):
+    for name, is_value, grad, changed in zip(names, values.leaves, grads, other_grads, strict=True):
         if is_value and np.max(np.abs(grad - changed)) > _MAX_ROUNDING * greatest:
             return failed(
-                f"{leaf_name('gradient', path)} ({trainer.place}): expected the same with another"
+                f"{name} ({trainer.place}): expected the same with another"
                 " policy, when each episode has one step, since values then learn nothing but"
                 f" rewards, got a change of {np.max(np.abs(grad - changed)):.3g}, beside"
                 f" {greatest:.3g}, the greatest gradient of values",
@@ -196,7 +197,7 @@ def symmetry(evidence: Evidence) -> Answer:
     """
     values, tried = evidence.shared(ValueFunction), evidence.shared(_learn).tried
     trainer = values.trainer
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tried[0])]
+    names = leaf_names("gradient", tried[0])
     compared = 0
     for networks in tried:
         steps = in_steps(trainer.sensitivity.items, 0.0)
@@ -210,8 +211,8 @@ def symmetry(evidence: Evidence) -> Answer:
                 f" every action, as with {STEP:g}, got 0 in every leaf",
                 "targets beyond the ends of a support are not clipped to them",
             )
-        every = zip(paths, *gradients, strict=True)
-        for path, reward, more_reward, penalty, more_penalty in every:
+        every = zip(names, *gradients, strict=True)
+        for name, reward, more_reward, penalty, more_penalty in every:
             sizes = [np.linalg.norm(each) for each in (reward, penalty)]
             # The bias of the keys of attention, for example, has a gradient of rounding only.
             if max(sizes) <= _MAX_ROUNDING * greatest:
@@ -225,7 +226,7 @@ def symmetry(evidence: Evidence) -> Answer:
                 if trainer.sensitivity.has_noise:
                     return unclear("the loss draws random numbers: its policy may be another one")
                 return failed(
-                    f"{leaf_name('gradient', path)} ({trainer.place}): expected opposite gradients"
+                    f"{name} ({trainer.place}): expected opposite gradients"
                     f" with a reward of {_GREAT_REWARD:g} and of {-_GREAT_REWARD:g} for every"
                     f" action, got norms of {sizes[0]:.4g} and {sizes[1]:.4g}, and of"
                     f" {asymmetry * sum(sizes):.4g} for their sum"
