@@ -14,7 +14,7 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import Perturbation
 from sebulba.check.policy import is_distribution
 from sebulba.check.question import Needs, Question
-from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
+from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.stored_policy import stored_log_probs, stored_policies, with_other_policies
 from sebulba.check.subject import Subject
@@ -112,11 +112,10 @@ def _every_other_valid(env_steps: EnvStep) -> np.ndarray:
 
 def _is_stale(subject: Subject) -> bool:
     """Whether the parameters may differ from those that acted."""
-    first = first_learning_cycle(subject) or 0
     lag = subject.config.policy_lag
     # The config was validated: an agent that declares no correction was allowed this lag.
     corrects = declared(subject.config.agent, AgentSettings, "corrects_for_policy_lag")
-    return (lag != 0 and corrects) or subject.agent.num_updates_per_cycle(first) > 1
+    return (lag != 0 and corrects) or subject.updates_per_cycle > 1
 
 
 _Change = Callable[[Any, np.ndarray], Any]

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sebulba.check.recording import Recording, first_learning_cycle, record
+from sebulba.check.recording import Recording, record
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject
 
@@ -42,7 +42,7 @@ class Evidence:
     @functools.cached_property
     def has_updates(self) -> bool:
         """Whether the agent takes updates."""
-        return first_learning_cycle(self.subject) is not None
+        return self.subject.first_learning_cycle is not None
 
     def shared(self, make: Callable[["Evidence"], _Shared]) -> _Shared:
         """Return what a function makes of the evidence; it is called once."""

@@ -19,7 +19,6 @@ from sebulba.ring.running import run
 from sebulba.ring.update import LearnerState
 from sebulba.types import ActorState, EnvStep, Networks, PyTree, Trajectory
 
-_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _NUM_LEARNING_CYCLES = 3
 _MAX_RECORDED_CYCLES = 24  # learner cycles; bounds the memory of recorded trajectories
 
@@ -81,18 +80,10 @@ class Recording:
     networks: Networks  # the learner's, after the last cycle
 
 
-def first_learning_cycle(subject: Subject) -> int | None:
-    """Return the first learner cycle with an update; None: none in the first 1,000."""
-    counts = (
-        subject.agent.num_updates_per_cycle(cycle) for cycle in range(_MAX_CYCLES_WITHOUT_UPDATE)
-    )
-    return next((cycle for cycle, count in enumerate(counts) if count), None)
-
-
 def record(subject: Subject) -> Recording:
     """Run until the agent has learned for some cycles and every actor has acted twice."""
     ring, spec = subject.ring, subject.run_spec
-    first = first_learning_cycle(subject) or 0
+    first = subject.first_learning_cycle or 0
     turns = -(-2 * spec.num_actors // spec.trajectories_per_cycle)
     num_cycles = max(first + _NUM_LEARNING_CYCLES, turns + 1)
 

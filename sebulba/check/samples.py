@@ -9,7 +9,6 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.one_device import OneDevice
 from sebulba.check.question import Needs, Question
-from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import Answer, failed, passed, skipped
 from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.types import Clock, Experience, Networks
@@ -23,8 +22,7 @@ def epochs(evidence: Evidence) -> Answer:
     The gradient is that of the loss with respect to the experience, which includes observations.
     """
     subject, sensitivity = evidence.subject, evidence.loss
-    cycle = first_learning_cycle(subject) or 0
-    num_updates = subject.agent.num_updates_per_cycle(cycle)
+    num_updates = subject.updates_per_cycle
     if num_updates < 2 or not sensitivity.is_on_policy:
         return skipped("the agent takes one update per cycle, or has a replay")
     if num_updates > _MAX_UPDATES:

@@ -11,7 +11,7 @@ import numpy as np
 from sebulba.check.one_device import OneDevice
 from sebulba.check.perturbation import Perturbation, has_own_values
 from sebulba.check.policy import Policy
-from sebulba.check.recording import RecordedTrajectory, Recording, first_learning_cycle
+from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import as_numpy, is_equal
 from sebulba.check.subject import Subject
 from sebulba.types import Clock, Networks, PyTree
@@ -71,7 +71,7 @@ class LossSensitivity:
         if self.is_on_policy:
             # An update may learn from a minibatch; all those of a cycle have every row. The order
             # of minibatches may be drawn before the loss, so that its key shows no sampling.
-            cycle = first_learning_cycle(subject) or 0
+            cycle = subject.first_learning_cycle or 0
             num_updates = self._one.agent.num_updates_per_cycle(cycle)
             self._num_updates = max(self._num_updates, num_updates)
         if self._num_updates > 1:

@@ -1,6 +1,7 @@
 """The subject of the checks: a ring assembled as for a run, on probe environments."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from sebulba.ring.programs import make_programs
 from sebulba.ring.ring import Ring
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
 
+_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _MIN_THREADS = 2  # two actors are needed to find what they share
 
 
@@ -85,6 +87,17 @@ class Subject:
         """Return the agent's first setting with one of these names; None: no such."""
         found = (value for name, value in settings_of(self.config.agent) if name in names)
         return next(found, None)
+
+    @functools.cached_property
+    def first_learning_cycle(self) -> int | None:
+        """The first learner cycle with an update; None: none in the first 1,000."""
+        counts = map(self.agent.num_updates_per_cycle, range(_MAX_CYCLES_WITHOUT_UPDATE))
+        return next((cycle for cycle, count in enumerate(counts) if count), None)
+
+    @property
+    def updates_per_cycle(self) -> int:
+        """The number of updates in the first learner cycle that has any; 0: none has."""
+        return self.agent.num_updates_per_cycle(self.first_learning_cycle or 0)
 
     @property
     def reward_clip(self) -> float | None:

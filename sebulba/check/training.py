@@ -11,7 +11,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.one_device import OneDevice
 from sebulba.check.perturbation import Perturbation, is_valid
-from sebulba.check.recording import RecordedTrajectory, first_learning_cycle
+from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import as_numpy
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.sizes import is_large
@@ -129,7 +129,7 @@ class Trainer:
         follows leaves of the networks, whatever the trajectories are.
         """
         sensitivity, networks = self.sensitivity, self.sensitivity.networks
-        per_cycle = self._one.agent.num_updates_per_cycle(first_learning_cycle(self.subject) or 0)
+        per_cycle = self._one.agent.num_updates_per_cycle(self.subject.first_learning_cycle or 0)
         nothing = jax.tree.map(jnp.zeros_like, networks)
 
         def after(items: Items) -> list[np.ndarray]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import as_numpy, is_equal, leaf_name
 from sebulba.check.sensitivity import ATTEMPTS
 from sebulba.types import Clock, Experience, Networks, PyTree
@@ -71,7 +70,7 @@ class UpdateRun:
 def take_updates(evidence: Evidence) -> UpdateRun:
     """Take the updates of a learner cycle, at least 8, on the same data."""
     subject, loss = evidence.subject, evidence.loss
-    per_cycle = subject.agent.num_updates_per_cycle(first_learning_cycle(subject) or 0)
+    per_cycle = subject.updates_per_cycle
     agent, _ = subject.agent_on(
         1, target_period=TARGET_PERIOD_UPDATES, learning_rate=_LEARNING_RATE
     )

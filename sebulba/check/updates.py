@@ -7,7 +7,6 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.parts import fixed_leaves, target_acts, useless_part, wrong_period
 from sebulba.check.question import Needs, Question
-from sebulba.check.recording import first_learning_cycle
 from sebulba.check.result import (
     Answer,
     as_numpy,
@@ -87,8 +86,7 @@ def _ascends(run: UpdateRun) -> Answer | None:
 def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer | None:
     """Look for leaves that are in use, and that no update changed, besides `fixed` ones."""
     usage = evidence.shared(Usage)
-    agent = evidence.subject.agent
-    per_cycle = agent.num_updates_per_cycle(first_learning_cycle(evidence.subject) or 0)
+    per_cycle = evidence.subject.updates_per_cycle
     # Statistics change in the last update of a cycle.
     is_complete = len(run.changes) >= per_cycle
     is_great = run.gradient_sizes > _MIN_RELATIVE_GRADIENT * run.gradient_sizes.max()
@@ -110,8 +108,7 @@ def _unchanged(run: UpdateRun, evidence: Evidence, fixed: np.ndarray) -> Answer 
 
 def _changes_within_cycle(run: UpdateRun, evidence: Evidence) -> Answer | None:
     """Look for statistics, such as moments of observations, that change before a cycle's end."""
-    agent = evidence.subject.agent
-    per_cycle = agent.num_updates_per_cycle(first_learning_cycle(evidence.subject) or 0)
+    per_cycle = evidence.subject.updates_per_cycle
     if not evidence.loss.is_on_policy or per_cycle < 2:
         return None
     changes = run.changes[:per_cycle]
