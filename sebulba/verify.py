@@ -187,6 +187,7 @@ def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
     Raises:
         ConfigError: there are none, or the run is not repeatable.
     """
+    from sebulba.comparison.starts import first_resume
     from sebulba.config.loading import load_config
     from sebulba.storage.checksums import checksums_of
 
@@ -209,16 +210,11 @@ def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
             " earlier version of Sebulba trained it"
         )
     limits = [] if cycles is None else [cycles]
-    # Another part of a run may have had other settings, such as its length, or new episodes.
-    resumed = run.process.get("resumed")
-    for start in resumed if isinstance(resumed, list) else []:
-        if isinstance(start, dict) and isinstance(start.get("at"), int):
-            limits.append(start["at"])
-            print(
-                f"the run was resumed at learner cycle {start['at']:,}: only up to there",
-                flush=True,
-            )
-            break
+    # Another part of a run may have had other settings, such as its length, or new episodes. A
+    # resume from an earlier checkpoint than another rewrites the rows from there on.
+    if (resumed_at := first_resume(run.process)) is not None:
+        limits.append(resumed_at)
+        print(f"the run was resumed at learner cycle {resumed_at:,}: only up to there", flush=True)
     rows = [row for row in rows if row.num_cycles <= min(limits, default=row.num_cycles)]
     if not rows or rows[-1].num_cycles == 0:
         raise ConfigError(f"{run.path}: expected a learner cycle with a row of {CHECKSUMS}")

@@ -244,6 +244,12 @@ def test_a_resumed_run_is_repeated_up_to_its_resume(copy, capsys):
     assert "expected a learner cycle with a row" in refusal(copy, capsys)
 
 
+def test_a_run_that_was_resumed_twice_is_repeated_up_to_the_earlier_checkpoint(copy, capsys):
+    later, earlier = {"at": 20, "level": "exact"}, {"at": 0, "level": "restart"}
+    edit(copy, lambda process: process.update(resumed=[later, {}, earlier, later]))
+    assert "expected a learner cycle with a row" in refusal(copy, capsys)
+
+
 def test_the_repetition_has_the_variables_of_the_run():
     process = {
         "environment": {

@@ -85,19 +85,37 @@ def describe_change_of_start(process: Mapping[str, Any]) -> str | None:
     Args:
         process: the run's `run.json`.
     """
-    resumed = process.get("resumed")
-    starts = [process, *(resumed if isinstance(resumed, list) else [])]
+    starts = starts_of(process)
     if len(starts) < 2:
         return None
     # Which kernels a GPU has is told when the run is opened.
     found = [
         f"{each.name} (before {each.first}, now {each.second})"
-        for each in differences_of_starts(_mapping(starts[-2]), _mapping(starts[-1]))
+        for each in differences_of_starts(starts[-2], starts[-1])
         if each.name != "kernels"
     ]
     if not found:
         return None
     return f"warning: the bits of this run may change from here on: {', '.join(found)}"
+
+
+def starts_of(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the first start of a run and all of its resumes, from the contents of `run.json`."""
+    resumed = process.get("resumed")
+    return [process, *map(_mapping, resumed if isinstance(resumed, list) else [])]
+
+
+def first_resume(process: Mapping[str, Any]) -> int | None:
+    """Return the lowest learner cycle that a run was resumed at; None: it was not resumed.
+
+    Only rows up to there are of the first start: a resume from an earlier checkpoint replaces the
+    rows of the resumes before it.
+
+    Args:
+        process: the run's `run.json`.
+    """
+    cycles = [each.get("at") for each in starts_of(process)[1:]]
+    return min((cycle for cycle in cycles if isinstance(cycle, int)), default=None)
 
 
 def describe_start(run: Run) -> str:
