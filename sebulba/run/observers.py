@@ -32,7 +32,7 @@ from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.storage.metrics.console import Display
 from sebulba.storage.metrics.csv import CsvWriter
-from sebulba.storage.metrics.jsonl import JsonlWriter
+from sebulba.storage.metrics.jsonl import JsonlWriter, remove_rows_after
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from sebulba.storage.metrics.wandb import WandbWriter
 from sebulba.storage.metrics.writers import MetricsFanOut
@@ -135,6 +135,9 @@ def make_observers(
     if resumed is not None:
         rows.restore(resumed.row)
         checkpointer.discard_after(resumed.num_cycles)
+        # Also where this run writes none: rows of another continuation are not those of this one.
+        for name in (CHECKSUMS, EVALUATIONS) if is_first else ():
+            remove_rows_after(path / name, resumed.env_steps, on_warning=display.message)
 
     observers: list[Observer] = [callers, rows]
     if is_first:

@@ -16,6 +16,7 @@ from sebulba.config import (
     Config,
     DevicesConfig,
     EnvConfig,
+    EvaluationConfig,
     LearnerConfig,
     RunConfig,
 )
@@ -23,7 +24,8 @@ from sebulba.config.loading import load_config
 from sebulba.references import CORES
 from sebulba.run import autosave, training
 from sebulba.storage.checkpoints.checkpointer import Checkpointer, SaveError
-from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.storage.checkpoints.restore import read_meta, steps_in
+from sebulba.storage.checksums import checksums_of
 from sebulba.toolkit.schedules import Schedule
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.replay_config import GumbelMuZeroConfig, R2D2Config
@@ -437,3 +439,20 @@ def test_later_checkpoints_are_gone_once_a_run_resumes_from_an_older_one(
     )
     assert steps_in(tmp_path / "checkpoints") == steps[:1]
     assert all(row["env_steps"] <= 600 for row in rows_in(tmp_path))
+
+
+def test_rows_of_checksums_and_evaluations_end_at_a_resume_that_writes_none(
+    tmp_path, saves_that_are_waited_for
+):
+    """Rows of networks that the run no longer has would accuse its new checkpoints."""
+    config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
+    evaluated = EvaluationConfig(interval_env_steps=200, episodes=1)
+    assert training.train_to_exit_code(dataclasses.replace(config, evaluation=evaluated)) == 0
+    steps = steps_in(tmp_path / "checkpoints")
+    env_steps = read_meta(tmp_path / "checkpoints", steps[0])["progress"]["env_steps"]
+    changes = {"run": dataclasses.replace(config.run, checksums=False), "resume": str(steps[0])}
+    assert training.train_to_exit_code(dataclasses.replace(config, **changes)) == 0
+    cycles = [row.num_cycles for row in checksums_of(tmp_path)]
+    assert cycles and max(cycles) <= steps[0] < max(steps)
+    evaluations = (tmp_path / "evaluations.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["env_steps"] <= env_steps for line in evaluations)

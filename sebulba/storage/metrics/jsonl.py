@@ -33,10 +33,8 @@ class JsonlWriter:
             on_warning: takes one line of text about lines that a crash has damaged; they are
                 removed too.
         """
-        if resume_env_steps is not None and os.path.exists(path):
-            num_damaged = _remove_rows_after(path, resume_env_steps)
-            if num_damaged:
-                on_warning(describe_damage(path, num_damaged))
+        if resume_env_steps is not None:
+            remove_rows_after(path, resume_env_steps, on_warning=on_warning)
         self._file = LineFile(path)
 
     def write(self, row: Row) -> None:
@@ -48,8 +46,18 @@ class JsonlWriter:
         self._file.close()
 
 
-def _remove_rows_after(path: str | os.PathLike[str], env_steps: int) -> int:
-    """Remove later rows and damaged lines; return the number of the latter."""
+def remove_rows_after(
+    path: str | os.PathLike[str], env_steps: int, *, on_warning: Callable[[str], None]
+) -> None:
+    """Remove later rows and damaged lines from a file, if the file exists.
+
+    Args:
+        path: of the file.
+        env_steps: of the last row that stays.
+        on_warning: takes one line of text about damaged lines.
+    """
+    if not os.path.exists(path):
+        return
     lines, num_damaged = read_lines(path)
     kept = []
     for line in lines:
@@ -61,4 +69,5 @@ def _remove_rows_after(path: str | os.PathLike[str], env_steps: int) -> int:
             kept += [line] if is_kept else []
     if num_damaged or len(kept) < len(lines):
         write_text(path, "".join(kept))
-    return num_damaged
+    if num_damaged:
+        on_warning(describe_damage(path, num_damaged))
