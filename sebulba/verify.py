@@ -113,7 +113,7 @@ def verify(
     # Importing numpy takes time, so command line errors and --help come first.
     from sebulba.comparison.policies import changed_networks, has_networks
     from sebulba.comparison.rows import compare_checksums
-    from sebulba.comparison.starts import describe_start, differences, read_start
+    from sebulba.comparison.starts import describe_start, differences, mapped_seeds, read_start
     from sebulba.comparison.verdict import verdict_of
     from sebulba.storage.checksums import checksums_of, read_checksums
 
@@ -122,7 +122,12 @@ def verify(
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
         first = read_start(run_dir)
         rows = _rows_to_repeat(first, cycles)
-        seeds = _mapped_seeds(first.process)
+        seeds = mapped_seeds(first.process)
+        if seeds is None:
+            raise ConfigError(
+                "run.json: expected the seeds with which the run began as one program, got those"
+                " of its last resume; such a run cannot be repeated"
+            )
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
@@ -219,24 +224,6 @@ def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
     if not rows or rows[-1].num_cycles == 0:
         raise ConfigError(f"{run.path}: expected a learner cycle with a row of {CHECKSUMS}")
     return rows
-
-
-def _mapped_seeds(process: Mapping[str, Any]) -> list[int]:
-    """Return the seeds with which a run shared one program, since they decide its bits.
-
-    Args:
-        process: the run's `run.json`.
-
-    Raises:
-        ConfigError: they are not known any more.
-    """
-    seeds = process.get("mapped_seeds", [])
-    if seeds is None or (seeds and "resumed" in process):
-        raise ConfigError(
-            "run.json: expected the seeds with which the run began as one program, got those of its"
-            " last resume; such a run cannot be repeated"
-        )
-    return list(map(int, seeds))
 
 
 def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

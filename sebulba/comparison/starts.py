@@ -16,6 +16,7 @@ KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")
 ABSENT = "none"
 """Stands for what only the other run has."""
 
+_MAPPED_SEEDS = "mapped_seeds"  # as `sebulba.storage.run_dir` writes them, which imports jax
 _IGNORED_SETTINGS = ("run_dir", "resume")
 _MAX_FEATURES = 8
 _MAX_RUNS = 5
@@ -68,8 +69,10 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 
 def differences_of_starts(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Return what differs between two starts besides settings: contents of `run.json`."""
+    """Return what differs between two starts besides the config: contents of `run.json`."""
+    seeds = [{"seeds of its program": each.get(_MAPPED_SEEDS)} for each in (first, second)]
     return [
+        *_each("settings", *seeds),
         *_code(first.get("code"), second.get("code")),
         *_each("versions", _versions(first), _versions(second)),
         *_machine(first, second),
@@ -116,6 +119,19 @@ def first_resume(process: Mapping[str, Any]) -> int | None:
     """
     cycles = [each.get("at") for each in starts_of(process)[1:]]
     return min((cycle for cycle in cycles if isinstance(cycle, int)), default=None)
+
+
+def mapped_seeds(process: Mapping[str, Any]) -> list[int] | None:
+    """Return the seeds that shared one program at the first start; None: they are not known.
+
+    Args:
+        process: the run's `run.json`.
+    """
+    first, *resumes = starts_of(process)
+    # Earlier versions recorded those of the last start only.
+    is_of_first = all(_MAPPED_SEEDS in each for each in resumes if "at" in each)
+    seeds = first.get(_MAPPED_SEEDS, [])
+    return seeds if isinstance(seeds, list) and (is_of_first or not seeds) else None
 
 
 def describe_start(run: Run) -> str:

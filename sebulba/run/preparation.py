@@ -59,10 +59,10 @@ from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import (
     CHECKPOINTS,
+    MAPPED_SEEDS,
     read_run_json,
     record_in_run_json,
     record_in_start,
-    record_seeds,
 )
 
 
@@ -213,8 +213,6 @@ def prepared(
                 display.message(str(warm_start))
                 if hosts.is_first():
                     record_in_run_json(path, "init_from", warm_start.to_json())
-            if hosts.is_first() and (change := record_seeds(path, mapped_seeds)) is not None:
-                display.message(change)
             resumed = _resume(ring, config, path, display)
             observers = make_observers(
                 ring,
@@ -229,7 +227,8 @@ def prepared(
             check_networks(networks_crc32(ring))
             if hosts.is_first():
                 at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
-                record_in_start(path, {"code": code.wait(), **at})
+                started = {"code": code.wait(), MAPPED_SEEDS: list(mapped_seeds), **at}
+                record_in_start(path, started)
             if resumed is not None and config.has_fixed_order and hosts.is_first():
                 # Importing it takes 8 ms, of which a new run has no use.
                 from sebulba.comparison.starts import describe_change_of_start

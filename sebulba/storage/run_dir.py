@@ -11,7 +11,7 @@ import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -46,7 +46,7 @@ EARLIER = "earlier"
 """Holds what runs have left that learned nothing, numbered from 1."""
 RUN = "run.json"
 MAPPED_SEEDS = "mapped_seeds"
-"""In `run.json`: the seeds of the program that trained the run; no key, or null: its own."""
+"""In each start of `run.json`: the seeds that share its program; none: a program of its own."""
 SOURCES = "sources"
 """In `run.json`: the file of each module that the config names."""
 _WRITTEN = (
@@ -226,27 +226,6 @@ def describe_change_of_kernels(path: pathlib.Path, config: Config) -> str | None
     return (
         f"warning: this run has used the {before} kernels of the GPU so far, and uses the {now}"
         " ones now, so its bits change. run.repeatable and XLA_FLAGS choose them"
-    )
-
-
-def record_seeds(path: pathlib.Path, seeds: Sequence[int]) -> str | None:
-    """Record in `run.json` with which seeds a run shares one program; return a warning of a change.
-
-    Args:
-        path: the run directory.
-        seeds: those of the program; empty: the run has a program of its own.
-    """
-    stored = read_run_json(path)
-    before = stored.get(MAPPED_SEEDS)
-    if list(seeds) == (before or []):
-        return None
-    is_resumed = before is not None or "resumed" in stored
-    record_in_run_json(path, MAPPED_SEEDS, list(seeds) or None)
-    if not is_resumed:
-        return None
-    return (
-        "warning: this run shares one program with other seeds than before, so its bits change"
-        " (run.seeds)"
     )
 
 

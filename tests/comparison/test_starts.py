@@ -2,7 +2,12 @@
 
 import pytest
 
-from sebulba.comparison.starts import describe_change_of_start, describe_start, differences
+from sebulba.comparison.starts import (
+    describe_change_of_start,
+    describe_start,
+    differences,
+    mapped_seeds,
+)
 from sebulba.figures.curves import Run
 
 PROCESS = {
@@ -105,3 +110,29 @@ def test_a_resume_with_other_versions_or_code_is_told_and_an_equal_one_is_not():
     assert describe_change_of_start(PROCESS | {"resumed": [newer, newer]}) is None
     for damaged in (3, [3], [{}]):
         assert describe_change_of_start(PROCESS | {"resumed": damaged}) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "resumes", "expected"),
+    [
+        ({}, [], []),
+        ({"mapped_seeds": [0, 1]}, [], [0, 1]),
+        ({"mapped_seeds": [0, 1]}, [{"at": 5, "mapped_seeds": [0, 1]}], [0, 1]),
+        ({"mapped_seeds": [0, 1]}, [{"at": 5, "mapped_seeds": []}, {}], [0, 1]),
+        ({"mapped_seeds": []}, [{"at": 5, "mapped_seeds": [0, 1]}], []),
+        # Earlier versions recorded the seeds of the last start only, and null for none.
+        ({}, [{"at": 5}], []),
+        ({"mapped_seeds": [0, 1]}, [{"at": 5}], None),
+        ({"mapped_seeds": None}, [{"at": 5}], None),
+    ],
+)
+def test_the_seeds_of_the_first_start_are_known_after_a_resume(first, resumes, expected):
+    assert mapped_seeds(first | {"resumed": resumes}) == expected
+
+
+def test_other_seeds_of_the_same_program_are_a_difference():
+    seeds = [{"mapped_seeds": each} for each in ([0, 1], [])]
+    assert "seeds of its program (before [0, 1], now [])" in describe_change_of_start(
+        PROCESS | seeds[0] | {"resumed": [PROCESS | seeds[1]]}
+    )
+    assert describe_change_of_start(PROCESS | seeds[0] | {"resumed": [PROCESS | seeds[0]]}) is None

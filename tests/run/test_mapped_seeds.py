@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from sebulba.comparison.starts import mapped_seeds
 from sebulba.config import DevicesConfig, LearnerConfig
 from sebulba.config.loading import load_config
 from sebulba.devices.memory import check_memory
@@ -127,9 +128,8 @@ def test_each_seed_has_the_files_and_numbers_of_its_run_alone(tmp_path, lag):
         assert_same_networks(one, other)
     run_json = json.loads((tmp_path / "mapped" / "seed-3" / "run.json").read_text())
     assert run_json["mapped_seeds"] == [0, 3]
-    assert "mapped_seeds" not in json.loads(
-        (tmp_path / "alone" / "seed-3" / "run.json").read_text()
-    )
+    run_json = json.loads((tmp_path / "alone" / "seed-3" / "run.json").read_text())
+    assert run_json["mapped_seeds"] == []
 
 
 def test_a_seed_that_reaches_its_goal_is_saved_as_of_it_and_the_others_continue(tmp_path):
@@ -157,6 +157,8 @@ def test_a_signal_ends_all_seeds_and_they_are_resumed_together_to_the_same_bits(
     assert {summary_of(config)["status"] for config in parts} == {"interrupted"}
     assert summary_of(parts[0])["learner_cycles"] < 30
     assert train([dataclasses.replace(each, resume="latest") for each in parts]) == [EXIT_DONE] * 2
+    run_json = json.loads((tmp_path / "parts/seed-1/run.json").read_text())
+    assert mapped_seeds(run_json) == [0, 1], "with them, verify can repeat its first part"
     assert train(whole) == [EXIT_DONE] * 2
     for one, other in zip(parts, whole, strict=True):
         assert counts_of(one) == counts_of(other)
@@ -174,11 +176,12 @@ def test_a_seed_is_resumed_alone_with_a_warning(tmp_path, monkeypatch, capfd):
         train([first, second])
     capfd.readouterr()
     assert training.train_to_exit_code(dataclasses.replace(second, resume="latest")) == EXIT_DONE
-    assert "warning: this run shares one program with other seeds" in capfd.readouterr().err
+    assert "seeds of its program (before [0, 1], now [])" in capfd.readouterr().err
     assert training.train_to_exit_code(whole) == EXIT_DONE
     assert counts_of(second) == counts_of(whole)
     assert_same_networks(second, whole)
-    assert json.loads((tmp_path / "mapped/seed-1/run.json").read_text())["mapped_seeds"] is None
+    run_json = json.loads((tmp_path / "mapped/seed-1/run.json").read_text())
+    assert (run_json["mapped_seeds"], run_json["resumed"][-1]["mapped_seeds"]) == ([0, 1], [])
 
 
 def test_an_error_of_a_seed_ends_that_seed_only(tmp_path, monkeypatch, capfd):
