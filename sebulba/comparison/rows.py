@@ -12,7 +12,14 @@ from sebulba.storage.checksums import (
     ChecksumRow,
 )
 
-_TIMES = ("wall_time_s", "steps_per_second", "queue_depth", "time/", "all_reduce/")
+_TIMES = (
+    "wall_time_s",
+    "steps_per_second",
+    "queue_depth",
+    "time/",
+    "all_reduce/",
+    "remote_actor/",  # rates and restarts of processes, which do not change what they return
+)
 _EVALUATION = "evaluation/"
 _PARTS = (NETWORKS, OPTIMIZER, TRAJECTORIES)
 

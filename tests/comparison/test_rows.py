@@ -81,7 +81,9 @@ def test_another_integer_and_a_leaf_that_one_run_lacks_are_no_rounding():
 def test_rows_of_metrics_are_compared_without_times_and_without_evaluations():
     rows = [{"env_steps": 100, "updates": 1, "loss": 0.5, "wall_time_s": 1.0, "time/actor/act": 1}]
     rows += [{"env_steps": 200, "updates": 2, "loss": 0.25, "wall_time_s": 2.0}]
+    rows[0] |= {"remote_actor/0/restarts": 0, "remote_actor/0/steps_per_second": 8.0}
     slower = [{**each, "wall_time_s": 9.0, "time/actor/act": 0.5} for each in rows]
+    slower[0] |= {"remote_actor/0/restarts": 1, "remote_actor/0/steps_per_second": 4.0}
     evaluation = {"env_steps": 100, "updates": 1, "loss": None, "evaluation/return_mean": 3.0}
     slower.insert(1, evaluation)
     assert compare_metrics(rows, slower) == (2, None)
