@@ -47,7 +47,9 @@ class RowDifference:
     leaves: tuple[LeafDifference, ...]  # that differ, the largest difference first
     num_leaves: int  # compared
     has_trajectories: bool  # among them
-    # As `LeafDifference.size`, of all floats of the networks and of the trajectories; 0: equal.
+    # As `LeafDifference.size`: the larger of that of all floats of the trajectories and that of the
+    # part of the networks that differs most, such as parameters or moments of observations.
+    # 0: equal.
     size: float
     has_other_integers: bool  # or numbers that are not finite, or leaves that one run lacks
 
@@ -112,16 +114,20 @@ def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
     common = parts[0] & parts[1]  # The last row of an interrupted run has no trajectories.
     names = [name for name in {**first.leaves, **second.leaves} if name.partition(".")[0] in common]
     leaves, has_other_integers = [], False
-    squares = {part: [0.0, 0.0] for part in _PARTS}  # of the differences, and of the leaves
+    # By group: squares of the differences, of the norms, and of those of several elements.
+    squares: dict[str, list[float]] = {}
     for name in names:
         ours, theirs = first.leaves.get(name), second.leaves.get(name)
         distance = None if ours is None or theirs is None else ours.distance(theirs)
         norm = max((leaf.norm or 0.0 for leaf in (ours, theirs) if leaf is not None), default=0.0)
         is_equal = ours is not None and theirs is not None and ours.crc32 == theirs.crc32
         if distance is not None:
-            sums = squares[name.partition(".")[0]]
+            sums = squares.setdefault(_group_of(name), [0.0, 0.0, 0.0])
             sums[0] += 0.0 if is_equal else distance**2
             sums[1] += norm**2
+            # The count of observations, 1e5 beside parameters of 10, would hide what they do.
+            is_one_number = all(each is None or each.is_one_number for each in (ours, theirs))
+            sums[2] += 0.0 if is_one_number else norm**2
         if not is_equal:
             has_other_integers |= distance is None
             size = None if distance is None else distance / norm if norm else math.inf
@@ -135,11 +141,21 @@ def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
         num_leaves=len(names),
         has_trajectories=TRAJECTORIES in common,
         size=max(
-            math.sqrt(apart / whole) if whole else 0.0
-            for apart, whole in (squares[NETWORKS], squares[TRAJECTORIES])
+            (
+                math.sqrt(apart / (several or whole)) if whole else 0.0
+                for group, (apart, whole, several) in squares.items()
+                if not group.startswith(OPTIMIZER)
+            ),
+            default=0.0,
         ),
         has_other_integers=has_other_integers,
     )
+
+
+def _group_of(name: str) -> str:
+    """Return the part of a leaf's name that it shares with those of a similar size."""
+    part, _, rest = name.partition(".")
+    return f"{part}.{rest.partition('.')[0]}" if part == NETWORKS else part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

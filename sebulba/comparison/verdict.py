@@ -8,7 +8,7 @@ from sebulba.comparison.rows import ChecksumComparison, RowDifference
 from sebulba.comparison.starts import Difference
 
 ROUNDING = 1e-3
-"""The largest difference, over the norm of all networks, that rounding is taken to make."""
+"""The largest `RowDifference.size` that rounding is taken to make."""
 
 _WHAT = {
     "start": "the networks before the first update",

@@ -56,6 +56,15 @@ class LeafSum:
         norm = sketch[0] if sketch else None
         return cls(crc32=crc32, norm=norm, projections=tuple(sketch[1:]))
 
+    @property
+    def is_one_number(self) -> bool:
+        """Whether the leaf has one element, or one that is not 0: as large as its projections."""
+        norm = self.norm
+        return norm is not None and all(
+            each is not None and math.isclose(abs(each), norm, rel_tol=1e-6)
+            for each in self.projections
+        )
+
     def distance(self, other: "LeafSum") -> float | None:
         """Return an estimate of the norm of the difference; None: a leaf has no finite sketch."""
         if not self.projections or len(self.projections) != len(other.projections):

@@ -69,6 +69,21 @@ def test_a_large_first_difference_is_another_result_on_any_machine(change):
     assert other.kind == "other"
 
 
+@pytest.mark.parametrize(("factor", "kind"), [(1.01, "other"), (1 + 2e-7, "rounding")])
+def test_moments_of_observations_do_not_hide_what_the_parameters_do(factor, kind):
+    """Of the common norm, parameters that differ by 1 % differ by 1e-7."""
+    same = {
+        "networks.params.count": np.array(1e6, np.float32),
+        "networks.moments.count": np.array(1e6, np.float32),
+        "networks.moments.variance": np.full(17, 1e5, np.float32),
+    }
+    rows = [
+        row(1, **same, **{"networks.params.kernel": WEIGHTS * np.float32(times)})
+        for times in (1, factor)
+    ]
+    assert verdict_of(compare_checksums(rows[:1], rows[1:]), [CPU]).kind == kind
+
+
 def test_code_that_differs_beside_the_machine_is_named_as_a_cause():
     rounding = verdict([CODE, CPU], times(1 + 2e-7), {}, {})
     assert rounding.kind == "rounding"
