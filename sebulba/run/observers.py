@@ -131,10 +131,10 @@ def make_observers(
         keep_also=lambda: agreement.saved_by_all,
         start_thread=start_daemon,
         check=lock.verify,
+        resumed_from=0 if resumed is None else resumed.num_cycles,
     )
     if resumed is not None:
         rows.restore(resumed.row)
-        checkpointer.discard_after(resumed.num_cycles)
         # Also where this run writes none: rows of another continuation are not those of this one.
         for name in (CHECKSUMS, EVALUATIONS) if is_first else ():
             remove_rows_after(path / name, resumed.env_steps, on_warning=display.message)

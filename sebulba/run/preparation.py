@@ -60,9 +60,11 @@ from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import (
     CHECKPOINTS,
     MAPPED_SEEDS,
+    directory_of_host,
     read_run_json,
     record_in_run_json,
     record_in_start,
+    set_aside_later,
 )
 
 
@@ -308,10 +310,11 @@ def _open_run_dir(
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:
-    """Bring the ring to the checkpoint of `resume`, if the run resumes.
+    """Bring the ring to the checkpoint of `resume`, if the run resumes; set later ones aside.
 
     Raises:
         CheckpointError: the checkpoint cannot be used; no file has been changed.
+        OSError: there is no space to set later ones aside; the run is as it was.
     """
     if config.resume is None:
         return None
@@ -320,4 +323,5 @@ def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) ->
         functools.partial(resume, ring, directory), directory, parse_which(config.resume)
     )
     display.message(str(resumed))
+    set_aside_later(directory_of_host(path), resumed.num_cycles, display.message)
     return resumed

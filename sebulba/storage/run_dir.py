@@ -10,6 +10,7 @@ import os
 import pathlib
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 VIDEOS = "videos"
 EARLIER = "earlier"
-"""Holds what runs have left that learned nothing, numbered from 1."""
+"""Holds what runs here have left that learned nothing or went back to an earlier checkpoint."""
 RUN = "run.json"
 MAPPED_SEEDS = "mapped_seeds"
 """In each start of `run.json`: the seeds that share its program; none: a program of its own."""
@@ -67,6 +68,19 @@ _WRITTEN = (
     "*.tmp",
 )
 """What a run writes into its directory."""
+_OF_RUN = (
+    CONFIG,
+    RUN,
+    METRICS,
+    "metrics.csv",
+    EVALUATIONS,
+    CHECKSUMS,
+    "schedule.jsonl",
+    NON_FINITE,
+    "summary.json",
+)
+"""The files that describe a run with its checkpoints."""
+_MAX_CYCLES = 5
 
 _MAY_CHANGE = (
     "run.total_env_steps",
@@ -292,13 +306,49 @@ def _set_aside(path: pathlib.Path, on_message: Callable[[str], None]) -> None:
     left = [each for each in path.iterdir() if _matches(each.name, _WRITTEN)]
     if not left:
         return
-    number = 1
-    while (aside := path / EARLIER / str(number)).exists():
-        number += 1
-    aside.mkdir(parents=True)
+    aside = _make_earlier(path)
     for each in left:
         each.rename(aside / each.name)
     on_message(f"an earlier run here learned nothing; its files are now in {aside}")
+
+
+def set_aside_later(path: pathlib.Path, step: int, on_message: Callable[[str], None]) -> None:
+    """Move the checkpoints after one that a run resumes from to a directory of their own.
+
+    With copies of the run's files, which end where the run resumes, that directory is the run as it
+    was.
+
+    Args:
+        path: this host's part of the run directory.
+        step: the learner cycle of the checkpoint.
+        on_message: takes a line of text that says where the directory is.
+
+    Raises:
+        OSError: there is no space for the copies; the run is as it was.
+    """
+    later = [each for each in steps_in(path / CHECKPOINTS) if each > step]
+    if not later:
+        return
+    aside = _make_earlier(path)
+    for name in _OF_RUN:
+        if (path / name).is_file():
+            shutil.copy2(path / name, aside / name)
+    (aside / CHECKPOINTS).mkdir()
+    for each in later:
+        (path / CHECKPOINTS / str(each)).rename(aside / CHECKPOINTS / str(each))
+    cycles = ", ".join(map(str, later[:_MAX_CYCLES])) + (", …" if len(later) > _MAX_CYCLES else "")
+    on_message(
+        f"the checkpoints of later learner cycles ({cycles}) and copies of all rows are now in"
+        f" {shown_path(aside)}"
+    )
+
+
+def _make_earlier(path: pathlib.Path) -> pathlib.Path:
+    number = 1
+    while (earlier := path / EARLIER / str(number)).exists():
+        number += 1
+    earlier.mkdir(parents=True)
+    return earlier
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

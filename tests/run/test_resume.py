@@ -425,20 +425,29 @@ def test_save_that_fails_costs_one_warning_and_no_training(tmp_path, monkeypatch
     assert (summary["status"], summary["resume_command"]) == ("unsaved", None)
 
 
-def test_later_checkpoints_are_gone_once_a_run_resumes_from_an_older_one(
-    tmp_path, saves_that_are_waited_for
+def test_later_checkpoints_and_rows_are_set_aside_once_a_run_resumes_from_an_older_one(
+    tmp_path, saves_that_are_waited_for, capsys
 ):
     config = make_config(run_dir=tmp_path, interval_s=0, mode="serial")
     assert training.train_to_exit_code(config) == 0
     steps = steps_in(tmp_path / "checkpoints")
     assert len(steps) >= 3
+    names = ("config.yaml", "metrics.jsonl", "metrics.csv", "checksums.jsonl", "summary.json")
+    files = {name: (tmp_path / name).read_bytes() for name in names}
     stop = dataclasses.replace(config.run, total_env_steps=1)
-    assert (
-        training.train_to_exit_code(dataclasses.replace(config, run=stop, resume=str(steps[0])))
-        == 0
-    )
-    assert steps_in(tmp_path / "checkpoints") == steps[:1]
-    assert all(row["env_steps"] <= 600 for row in rows_in(tmp_path))
+    older = dataclasses.replace(config, run=stop, resume=str(steps[0]))
+    for _ in range(2):
+        assert training.train_to_exit_code(older) == 0
+        assert steps_in(tmp_path / "checkpoints") == steps[:1]
+    assert all(row["env_steps"] < 600 for row in rows_in(tmp_path))
+    aside = tmp_path / "earlier/1"
+    assert steps_in(aside / "checkpoints") == steps[1:]
+    assert {name: (aside / name).read_bytes() for name in names} == files
+    assert not (tmp_path / "earlier/2").exists(), "there was nothing more to set aside"
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "later learner" in each]
+    assert f"({', '.join(map(str, steps[1:]))}) and copies of all rows are now in {aside}" in line
+    _, _, resumed = run_config(make_config(env_steps=1), aside / "checkpoints", which="latest")
+    assert resumed.num_cycles == steps[-1]
 
 
 def test_rows_of_checksums_and_evaluations_end_at_a_resume_that_writes_none(

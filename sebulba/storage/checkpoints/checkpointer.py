@@ -88,6 +88,7 @@ class Checkpointer:
         keep_also: Callable[[], int | None] = lambda: None,
         start_thread: StartThread | None = None,
         check: Callable[[], None] = lambda: None,
+        resumed_from: int = 0,
     ):
         """Create the directory and remove what killed saves have left in it.
 
@@ -98,6 +99,7 @@ class Checkpointer:
             start_thread: starts the thread that writes a checkpoint; None: `save` writes it.
             check: called in that thread before it changes the directory; raises
                 `RunDirectoryError` if it may not.
+            resumed_from: the newest checkpoint, from which the run resumes; 0: there is none.
         """
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
@@ -105,7 +107,7 @@ class Checkpointer:
         self._start_thread = start_thread
         self._check = check
         self._keep_also = keep_also
-        self.last_saved = 0  # or resumed from; written by the thread that saves
+        self.last_saved = resumed_from  # written by the thread that saves
         self.directory = pathlib.Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         _remove_temporary(self.directory)
@@ -170,14 +172,6 @@ class Checkpointer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-
-    def discard_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, because the run resumes from this one."""
-        self.wait()
-        self.last_saved = step
-        for later in steps_in(self.directory):
-            if later > step:
-                _remove(self.directory / str(later))
 
     def close(self) -> None:
         """Wait until no save is running; may be called twice."""

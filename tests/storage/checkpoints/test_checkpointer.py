@@ -187,16 +187,6 @@ def test_restore_without_a_checkpoint_is_an_error(tmp_path, which):
         restore(tmp_path, which, make_state())
 
 
-def test_discard_after_removes_later_steps(checkpointer):
-    save(checkpointer, 1, score=1.0)
-    save(checkpointer, 2, score=2.0)
-    checkpointer.discard_after(1)
-    assert steps_in(checkpointer.directory) == [1]
-    save(checkpointer, 2, make_state(22))
-    restored, _ = restore(checkpointer.directory, "latest", make_state())
-    chex.assert_trees_all_equal(restored, make_state(22))
-
-
 def test_saving_the_same_step_again_changes_nothing(checkpointer):
     save(checkpointer, 1)
     save(checkpointer, 1, make_state(2))
