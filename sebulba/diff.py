@@ -48,17 +48,20 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
     from sebulba.comparison.rows import compare_checksums, compare_metrics
     from sebulba.comparison.starts import KINDS, describe_start, differences, read_start
     from sebulba.comparison.verdict import describe_parting
+    from sebulba.figures.curves import METRICS, read_rows
     from sebulba.storage.checksums import read_checksums
 
     try:
         runs = [read_start(path) for path in (first, second)]
+        metrics = [path / METRICS for path in (first, second)]
+        rows_of_metrics = [read_rows(path) if path.is_file() else [] for path in metrics]
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
     found = differences(*runs)
     rows, num_damaged = zip(*map(read_checksums, (first, second)), strict=True)
     compared = compare_checksums(*rows)
-    num_equal, metric = compare_metrics(runs[0].rows, runs[1].rows)
+    num_equal, metric = compare_metrics(*rows_of_metrics)
     if as_json:
         print(json.dumps(_as_json(found, compared, num_equal, metric), allow_nan=False))
     else:

@@ -191,17 +191,23 @@ def test_a_whole_run_has_the_networks_of_its_checkpoint_and_damaged_lines_are_co
     assert out[-1].startswith("checkpoint ") and out[-1].endswith(" has these networks")
 
 
-@pytest.mark.slow
-def test_a_digit_of_a_checksum_that_was_edited_is_another_result_at_its_cycle(copy, capsys):
+def test_damaged_files_do_not_change_the_verdict(copy, capsys):
+    """A digit of a checksum, an exponent of a sketch, a line of metrics and the summary."""
     lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
-    row = json.loads(lines[3])
+    row, other = json.loads(lines[1]), json.loads(lines[2])
     crc32 = row["leaves"]["networks.weights"][0]
     row["leaves"]["networks.weights"][0] = f"{int(crc32, 16) ^ 1:08x}"
-    (copy / "checksums.jsonl").write_text("".join([*lines[:3], json.dumps(row) + "\n", *lines[4:]]))
-    assert verify(copy, cycles=10) == EXIT_OTHER_RESULT
+    other["leaves"]["networks.weights"][1] = 1e205
+    damaged = [json.dumps(each) + "\n" for each in (row, other)]
+    (copy / "checksums.jsonl").write_text("".join([lines[0], *damaged, *lines[3:]]))
+    with open(copy / "metrics.jsonl", "a") as file:
+        file.write("{damaged\n")
+    (copy / "summary.json").write_text('{"a')
+    assert verify(copy, cycles=5) == EXIT_DONE
     out = capsys.readouterr().out
-    assert f"another result from learner cycle {row['learner_cycles']} on" in out
-    assert "1 of " in out and "networks.weights" in out
+    assert "checksums.jsonl: 1 damaged lines are left out" in out
+    assert "the same bits up to learner cycle 5: " in out and "in 2 of 3 rows" in out
+    assert "the row of learner cycle 1 is damaged: networks.weights has another checksum" in out
 
 
 @pytest.mark.slow

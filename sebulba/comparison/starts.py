@@ -9,7 +9,7 @@ from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
 from sebulba.errors import ConfigError
-from sebulba.figures.curves import CONFIG, METRICS, Run, read_json, read_run
+from sebulba.figures.curves import CONFIG, Run, read_json
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
 KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")
@@ -38,10 +38,10 @@ class Difference:
 
 
 def read_start(path: pathlib.Path) -> Run:
-    """Read a run directory, which may have no metrics.
+    """Read how a run began, `config.yaml` and `run.json`; the other files may be damaged.
 
     Raises:
-        ConfigError: it has no config, or a file is invalid.
+        ConfigError: it has no config, or one of the two is invalid.
     """
     if not (path / CONFIG).is_file():
         inside = sorted(each.parent.name for each in path.glob(f"*/{CONFIG}"))
@@ -50,8 +50,6 @@ def read_start(path: pathlib.Path) -> Run:
             f"{path}: expected a run directory with a {CONFIG}, got none"
             + (f"; name one of the runs in it: {names}" if inside else "")
         )
-    if (path / METRICS).is_file():
-        return read_run(path)
     config = {key: each.value for key, each in read_config_file(str(path / CONFIG)).items()}
     process = read_json(path / "run.json") or {}
     return Run(path=path, config=config, rows=[], summary=None, process=process)

@@ -30,7 +30,8 @@ def verdict_of(comparison: ChecksumComparison, found: Sequence[Difference]) -> V
     """Return the verdict on a repetition.
 
     The same CPU, threads, versions, flags and code compute the same bits, so without a difference
-    among those, other bits are another result, however small the difference. With one, numbers
+    among those, other bits are another result, however small the difference. Only a row before
+    equal ones is damaged, since what has parted does not meet again. With a difference, numbers
     that differ little are consistent with rounding, which is never a proof of it: a loss that was
     changed by a millionth differs as little.
 
@@ -39,16 +40,22 @@ def verdict_of(comparison: ChecksumComparison, found: Sequence[Difference]) -> V
         found: what differs between their starts, besides settings.
     """
     row, last = comparison.parting, comparison.rows[-1].num_cycles
-    if row is None:
+    if not comparison.rows[-1].leaves:
         trajectories = any(each.has_trajectories for each in comparison.rows)
         what = "networks, optimizer state" + (" and trajectories" if trajectories else "")
+        # What has parted does not meet again.
+        damaged = [each for each in comparison.rows if each.leaves]
+        num = len(comparison.rows)
+        rows = f"{num - len(damaged)} of {num} rows" if damaged else f"all {num} rows"
         return Verdict(
             kind="same",
             lines=(
-                f"the same bits up to learner cycle {last:,}: {what} are equal in all"
-                f" {len(comparison.rows)} rows of checksums",
+                f"the same bits up to learner cycle {last:,}: {what} are equal in {rows} of"
+                " checksums",
+                *map(_describe_damage, damaged),
             ),
         )
+    assert row is not None
     causes = [each for each in found if each.kind in ("machine", "flags", "versions")]
     until = _rounding_until(comparison)
     if not causes or until is None:
@@ -80,6 +87,13 @@ def describe_parting(comparison: ChecksumComparison) -> str:
         f"first other bits after learner cycle {row.num_cycles:,}{since}:"
         f" {len(row.leaves)} of {row.num_leaves} leaves,"
         f" most of all {row.leaves[0]}; {_WHAT[comparison.parted_first]}"
+    )
+
+
+def _describe_damage(row: RowDifference) -> str:
+    return (
+        f"the row of learner cycle {row.num_cycles:,} is damaged: {row.leaves[0].name} has another"
+        " checksum there, although the last row is equal"
     )
 
 

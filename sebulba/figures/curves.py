@@ -125,7 +125,7 @@ def read_run(path: pathlib.Path) -> Run:
     for name in (CONFIG, METRICS):
         if not (path / name).is_file():
             raise ConfigError(f"{path}: expected a run directory with a {name}, got none")
-    rows = _read_rows(path / METRICS)
+    rows = read_rows(path / METRICS)
     summary = read_json(path / "summary.json")
     if summary is not None and rows:
         has_resumed = _number(rows[-1].get("env_steps")) > _number(summary.get("env_steps"))
@@ -157,7 +157,7 @@ def _natural_order(path: pathlib.Path) -> tuple[str, int, str]:
     return (path.name.removesuffix(digits) if digits else path.name, int(digits or 0), path.name)
 
 
-def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Return the objects of a JSON-lines file, without a last line that is still being written."""
     data = _read(path)
     lines = data[: data.rfind(b"\n") + 1].splitlines()

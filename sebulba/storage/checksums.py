@@ -19,6 +19,7 @@ NETWORKS, OPTIMIZER, TRAJECTORIES = "networks", "opt_state", "trajectories"
 """The first words of the leaves' names."""
 
 _FIRST = (1, 2, 5, 10, 20, 50, 100)  # learner cycles
+_TOO_LARGE = 1e150  # for a sketch, since its square has to be a number, too
 _INTERVAL = 200  # learner cycles, until there are 100 times as many of them
 
 
@@ -51,8 +52,17 @@ class LeafSum:
 
     @classmethod
     def from_json(cls, value: Any) -> "LeafSum":
-        """Return the checksum of what `to_json` returned."""
+        """Return the checksum of what `to_json` returned.
+
+        Raises:
+            ValueError: it is damaged, or so large that no array of float32 has it.
+        """
         crc32, *sketch = value
+        if not isinstance(crc32, str):
+            raise ValueError(f"expected a checksum, got {crc32}")
+        for number in sketch:
+            if number is not None and not abs(number) < _TOO_LARGE:
+                raise ValueError(f"expected a norm or a projection, got {number}")
         norm = sketch[0] if sketch else None
         return cls(crc32=crc32, norm=norm, projections=tuple(sketch[1:]))
 

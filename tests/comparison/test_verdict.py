@@ -34,6 +34,22 @@ def test_equal_rows_are_the_same_bits_whatever_else_differs(found):
     assert "in all 3 rows" in same.lines[0]
 
 
+@pytest.mark.parametrize("found", [[], [CPU]])
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(times(1 + 2e-7), "networks.weights"), ({"action": 1}, "trajectories.action")],
+)
+def test_a_row_that_differs_before_equal_ones_is_damaged(change, name, found):
+    same = verdict(found, {}, change, {})
+    assert same.kind == "same"
+    assert "the same bits up to learner cycle 100" in same.lines[0]
+    assert "in 2 of 3 rows" in same.lines[0]
+    assert same.lines[1:] == (
+        f"the row of learner cycle 2 is damaged: {name} has another checksum there, although the"
+        " last row is equal",
+    )
+
+
 @pytest.mark.parametrize("found", [[], [CODE]])
 def test_the_smallest_difference_without_another_machine_is_another_result(found):
     other = verdict(found, {}, times(1 + 2e-7), times(1 + 2e-7))
@@ -85,6 +101,6 @@ def test_moments_of_observations_do_not_hide_what_the_parameters_do(factor, kind
 
 
 def test_code_that_differs_beside_the_machine_is_named_as_a_cause():
-    rounding = verdict([CODE, CPU], times(1 + 2e-7), {}, {})
+    rounding = verdict([CODE, CPU], *[times(1 + 2e-7)] * 3)
     assert rounding.kind == "rounding"
     assert rounding.lines[-1] == "the code differs, too, and may be the cause"
