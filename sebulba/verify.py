@@ -113,7 +113,12 @@ def verify(
     # Importing numpy takes time, so command line errors and --help come first.
     from sebulba.comparison.policies import changed_networks, has_networks
     from sebulba.comparison.rows import compare_checksums
-    from sebulba.comparison.starts import describe_start, differences, mapped_seeds, read_start
+    from sebulba.comparison.starts import (
+        describe_start,
+        differences_of_starts,
+        mapped_seeds,
+        read_start,
+    )
     from sebulba.comparison.verdict import verdict_of
     from sebulba.storage.checksums import checksums_of, read_checksums
 
@@ -168,7 +173,7 @@ def verify(
                 print(escaped(f"the run had {name} in {file}"), file=sys.stderr)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
             return EXIT_FAILED
-        found = [each for each in differences(first, read_start(path)) if each.kind != "settings"]
+        found = differences_of_starts(first.process, read_start(path).process)
         verdict = verdict_of(compared, found)
         if verdict.kind != "same" and into is None:
             root = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"

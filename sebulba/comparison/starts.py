@@ -1,10 +1,12 @@
 """What two runs were made of: settings, code, versions, machine and flags."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
@@ -150,11 +152,24 @@ def describe_start(run: Run) -> str:
 
 def _settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
     # A key that a run of another version has not written had its default.
-    defaults = flat_config(Config())
+    complete = [{**_defaults(each), **each} for each in (first, second)]
     for key in {**first, **second}:
-        ours, theirs = (each.get(key, defaults.get(key, ABSENT)) for each in (first, second))
+        ours, theirs = (each.get(key, ABSENT) for each in complete)
         if ours != theirs and key not in _IGNORED_SETTINGS and _plain(ours) != _plain(theirs):
             yield Difference(kind="settings", name=key, first=ours, second=theirs)
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default of every key, without those of an agent that is not installed here."""
+    defaults = flat_config(Config())
+    with contextlib.suppress(ConfigError):
+        agent = agent_config_class(str(config.get("agent.name", DEFAULT_AGENT)))
+        for field in dataclasses.fields(agent):
+            if field.default_factory is not dataclasses.MISSING:
+                defaults[f"agent.{field.name}"] = field.default_factory()
+            elif field.default is not dataclasses.MISSING:
+                defaults[f"agent.{field.name}"] = field.default
+    return defaults
 
 
 def _code(first: Any, second: Any) -> Iterator[Difference]:
@@ -261,8 +276,12 @@ def _only(words: set[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as a file has it: tuples are lists there."""
-    return list(value) if isinstance(value, tuple) else value
+    """Return a setting as a file has it: tuples are lists there, and schedules mappings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _mapping(value: Any) -> dict[str, Any]:

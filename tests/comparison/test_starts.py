@@ -1,5 +1,8 @@
 """What two runs were made of."""
 
+import dataclasses
+import json
+
 import pytest
 
 from sebulba.comparison.starts import (
@@ -8,6 +11,7 @@ from sebulba.comparison.starts import (
     differences,
     mapped_seeds,
 )
+from sebulba.config.agents import agent_config_class
 from sebulba.figures.curves import Run
 
 PROCESS = {
@@ -94,9 +98,31 @@ def test_variables_without_effect_on_bits_and_equal_sources_of_other_commits_are
     assert found(run({"run.total_learner_cycles": None})) == []
 
 
+def of_settings(first, second):
+    runs = (
+        Run(path=None, config=each, rows=[], summary=None, process={}) for each in (first, second)
+    )
+    return [str(each) for each in differences(*runs)]
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "impala"])
+def test_a_setting_that_an_earlier_version_did_not_write_had_the_default_of_its_agent(name):
+    settings = json.loads(json.dumps(dataclasses.asdict(agent_config_class(name)())))
+    written = {f"agent.{key}": value for key, value in settings.items()}
+    assert of_settings(written, {"agent.name": name}) == []
+    (change,) = of_settings({"agent.name": name}, written | {"agent.learning_rate": 9.0})
+    assert change.startswith("agent.learning_rate: ") and "none" not in change
+
+
+def test_the_defaults_of_an_agent_that_is_not_installed_are_not_known():
+    gone = {"agent.name": "gone_package:Agent"}
+    assert of_settings(gone | {"agent.width": 3}, gone) == ["agent.width: 3 and none"]
+
+
 def test_what_an_earlier_version_did_not_record_is_not_compared():
-    old = Run(path=None, config={}, rows=[], summary=None, process={"versions": {"jax": "0.10.2"}})
-    assert differences(run({"agent.learning_rate": "none"}), old) == []
+    process = {"versions": {"jax": "0.10.2"}}
+    old = Run(path=None, config=run().config, rows=[], summary=None, process=process)
+    assert differences(run(), old) == []
     assert describe_start(old) == "a CPU that is not recorded, jax 0.10.2"
     assert describe_start(run()) == "Fast 9, 2 threads, jax 0.10.2, commit aaaaaaaaaaaa"
 
