@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.errors import ConfigError, describe_error, escaped
@@ -145,12 +145,13 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
     """
     import jax
 
+    from sebulba.comparison.starts import starts_of
     from sebulba.config.loading import load_config
     from sebulba.devices.roles import assign_devices
     from sebulba.evaluation.stored import read_environment_spec
     from sebulba.ring.programs import make_programs
     from sebulba.storage.checkpoints.restore import restore
-    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE
+    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE, read_run_json
 
     try:
         failure = json.loads((run_dir / NON_FINITE).read_text(encoding="utf-8"))
@@ -160,7 +161,7 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
             f" (non-finite), got {run_dir}: {error}"
         ) from error
     config = load_config(str(run_dir / CONFIG), env)
-    _use_kernels_of(config, run_dir)
+    _use_kernels_of(config, starts_of(read_run_json(run_dir))[-1])
     devices = assign_devices(config.devices, jax.local_devices(), num_envs=config.actor.num_envs)
     programs = make_programs(config, devices, read_environment_spec(config.env))
     like = programs.learner.state_shapes()
@@ -184,22 +185,35 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
     return EXIT_DONE if all(each.is_finite for each in judged) else EXIT_NON_FINITE
 
 
-def _use_kernels_of(config: "Config", run_dir: pathlib.Path) -> None:
+def _use_kernels_of(config: "Config", start: Mapping[str, Any]) -> None:
     """Ask for the GPU's kernels that the run's config asks for, and start JAX.
 
-    Prints a warning if the run has used other ones.
+    Prints a warning if this process differs from the run in what decides bits.
+
+    Args:
+        config: the run's settings.
+        start: the contents of `run.json` about the start that is rerun.
 
     Raises:
         ConfigError: they cannot be had, or there is no device of JAX_PLATFORMS.
     """
+    from sebulba.comparison.starts import differences_of_starts
+    from sebulba.config.objects import source_files
     from sebulba.devices.repeatable import use_repeatable_kernels
     from sebulba.devices.roles import check_platforms
-    from sebulba.storage.run_dir import describe_change_of_kernels
+    from sebulba.evaluation.opponents import opponent_files
+    from sebulba.storage.fingerprint import CodeReading
+    from sebulba.storage.run_dir import MAPPED_SEEDS, describe_run
 
+    code = CodeReading({**source_files(config), **opponent_files(config)})
     fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
     check_platforms()
-    for line in filter(None, (fastest, describe_change_of_kernels(run_dir, config))):
-        print(line, file=sys.stderr)
+    if fastest:
+        print(fastest, file=sys.stderr)
+    now = {**describe_run(), "code": code.wait(), MAPPED_SEEDS: []}
+    if found := differences_of_starts(start, now):
+        names = ", ".join(f"{each.name} (there {each.first}, here {each.second})" for each in found)
+        print(escaped(f"warning: the run may have had other bits: {names}"), file=sys.stderr)
 
 
 def _examine(
@@ -297,11 +311,12 @@ def _rerun_to_cycle(
     """Rerun a repeatable run up to the update of a learner cycle, and show its batch."""
     import numpy as np
 
+    from sebulba.comparison.starts import resumes_before
     from sebulba.config.loading import load_config
     from sebulba.ring.make import made_ring
     from sebulba.run.warm_start import InitialNetworks
     from sebulba.storage.checkpoints.manifest import flatten
-    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, read_run_json
     from sebulba.toolkit.frame_stack import with_stacks
 
     config = load_config(str(run_dir / CONFIG), env)
@@ -310,12 +325,14 @@ def _rerun_to_cycle(
             "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
             " is not repeatable"
         )
-    _use_kernels_of(config, run_dir)
+    process = read_run_json(run_dir)
+    resumes = resumes_before(process, cycle)
+    _use_kernels_of(config, (resumes or [process])[-1])
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, mode="serial"))
     source = config.init_from if config.resume is None else None
     initial_networks = InitialNetworks(source, mismatch=config.init_mismatch)
     with made_ring(config, initial_networks=initial_networks) as ring:
-        _bring_before(ring, config, run_dir / CHECKPOINTS, cycle)
+        _bring_before(ring, config, run_dir / CHECKPOINTS, cycle, resumes=resumes)
         items = ring.act_in_turn()
         _show_batch(items, cycle)
         if dump is not None:
@@ -332,25 +349,52 @@ def _rerun_to_cycle(
             breakpoint()  # `items` is the batch; `ring.learn(items)` learns from it.
 
 
-def _bring_before(ring: "Ring", config: "Config", checkpoints: pathlib.Path, cycle: int) -> None:
-    """Bring a new ring to the point at which it has learned from all cycles before `cycle`."""
+def _bring_before(
+    ring: "Ring",
+    config: "Config",
+    checkpoints: pathlib.Path,
+    cycle: int,
+    *,
+    resumes: Sequence[Mapping[str, Any]],
+) -> None:
+    """Bring a new ring to the point at which it has learned from all cycles before `cycle`.
+
+    Args:
+        ring: a new one.
+        config: the run's settings.
+        checkpoints: those of the run.
+        cycle: a learner cycle, from 0.
+        resumes: how the run was resumed before this cycle.
+
+    Raises:
+        ConfigError: the run did something else before it reached this cycle.
+    """
     from sebulba.run.resume import resume
     from sebulba.storage.checkpoints.restore import steps_in
 
     are_stored = all(actor.point.carry.env_state is not None for actor in ring.actors)
     can_resume = are_stored or config.checkpoint.exact_reset_cycles is not None
-    steps = [step for step in steps_in(checkpoints) if step <= cycle]
-    if can_resume and steps:
-        resumed = resume(ring, checkpoints, steps[-1])
+    steps = [step for step in steps_in(checkpoints) if step <= cycle] if can_resume else []
+    first = steps[-1] if steps else 0
+    for each in resumes:
+        if each.get("level") == "restart" and each["at"] > first:
+            raise ConfigError(
+                f"--to-cycle: expected less than {each['at']}, at which the run was resumed with"
+                f" new episodes, got {cycle}; what it did after that cannot be repeated"
+            )
+    if steps:
+        resumed = resume(ring, checkpoints, first)
         if resumed.remapping is not None:
             raise ConfigError(f"--to-cycle: expected a run on one host, got {resumed.remapping}")
         print(resumed)
     ring.publish()
     while ring.learner.num_cycles < cycle:
         if ring.end.goal:
+            goal = "the goal of the run's config.yaml" if resumes else "its goal"
             raise ConfigError(
                 f"--to-cycle: expected at most {ring.learner.num_cycles}, after which the run"
-                f" reached its goal, got {cycle}"
+                f" reached {goal}, got {cycle}"
+                + ("; a resume with a later goal cannot be repeated" if resumes else "")
             )
         ring.learn(ring.act_in_turn())
 

@@ -1,5 +1,7 @@
 """A learner cycle of a repeatable run, again."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +79,43 @@ def test_other_kernels_of_a_gpu_than_the_runs_are_told(run_dir, tmp_path, capsys
     monkeypatch.setattr("sebulba.storage.run_dir.kernels_of_gpu", lambda: "repeatable")
     assert rerun(tmp_path, to_cycle=0) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert "used the fastest kernels of the GPU so far" in line
+    assert "the run may have had other bits: kernels (there fastest, here repeatable)" in line
+
+
+def test_what_a_rerun_has_otherwise_than_the_run_is_told(run_dir, tmp_path, capsys):
+    path, _ = run_dir
+    (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
+    process = json.loads((path / "run.json").read_text())
+    assert rerun(path, to_cycle=0) == 0
+    assert capsys.readouterr().err == ""
+    process["code"]["sources"]["sebulba"] = "0000"
+    process["mapped_seeds"] = [0, 1]
+    (tmp_path / "run.json").write_text(json.dumps(process))
+    assert rerun(tmp_path, to_cycle=0) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "seeds of its program (there [0, 1], here []), sebulba (there 0000 (" in line
+
+
+def test_a_batch_after_a_resume_with_new_episodes_is_refused(run_dir, tmp_path, capsys):
+    path, batches = run_dir
+    (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
+    process = json.loads((path / "run.json").read_text())
+
+    def resumed(*starts):
+        resumes = [{**process, "at": at, "level": level} for at, level in starts]
+        (tmp_path / "run.json").write_text(json.dumps(process | {"resumed": resumes}))
+        capsys.readouterr()
+
+    resumed((6, "exact"), (4, "restart"))
+    assert rerun(tmp_path, to_cycle=3) == 0
+    assert rerun(tmp_path, to_cycle=4) == 2
+    assert "expected less than 4, at which the run was resumed with new episodes" in (
+        capsys.readouterr().err
+    )
+    resumed((4, "restart"), (2, "exact"))
+    assert rerun(tmp_path, to_cycle=4) == 0, "the second replaces the first"
+    assert rerun(tmp_path, to_cycle=len(batches) + 9) == 2
+    assert "a resume with a later goal cannot be repeated" in capsys.readouterr().err
 
 
 def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):

@@ -89,23 +89,33 @@ def describe_change_of_start(process: Mapping[str, Any]) -> str | None:
         process: the run's `run.json`.
     """
     starts = starts_of(process)
-    if len(starts) < 2:
-        return None
-    # Which kernels a GPU has is told when the run is opened.
-    found = [
-        f"{each.name} (before {each.first}, now {each.second})"
-        for each in differences_of_starts(starts[-2], starts[-1])
-        if each.name != "kernels"
-    ]
+    found = differences_of_starts(*starts[-2:]) if len(starts) > 1 else []
     if not found:
         return None
-    return f"warning: the bits of this run may change from here on: {', '.join(found)}"
+    changes = ", ".join(f"{each.name} (before {each.first}, now {each.second})" for each in found)
+    return f"warning: the bits of this run may change from here on: {changes}"
 
 
 def starts_of(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the first start of a run and all of its resumes, from the contents of `run.json`."""
     resumed = process.get("resumed")
     return [process, *map(_mapping, resumed if isinstance(resumed, list) else [])]
+
+
+def resumes_before(process: Mapping[str, Any], cycle: int) -> list[Mapping[str, Any]]:
+    """Return the resumes that led to the batch of a learner cycle, in the order of their cycles.
+
+    A resume from an earlier checkpoint replaces those after it.
+
+    Args:
+        process: the run's `run.json`.
+        cycle: a learner cycle, from 0.
+    """
+    resumes: list[Mapping[str, Any]] = []
+    for each in starts_of(process)[1:]:
+        if isinstance(at := each.get("at"), int):
+            resumes = [*(other for other in resumes if other["at"] < at), each]
+    return [each for each in resumes if each["at"] <= cycle]
 
 
 def first_resume(process: Mapping[str, Any]) -> int | None:

@@ -146,8 +146,6 @@ def open_run_dir(
             _set_aside(path, on_message)
             _write_start(path, config)
         else:
-            if (change := describe_change_of_kernels(path, config)) is not None:
-                on_message(change)
             _reopen(path, config)
     except (ConfigError, OSError) as error:
         if lock is not None:
@@ -222,25 +220,6 @@ def describe_run() -> dict:
         "matmul_precision": jax.config.values["jax_default_matmul_precision"],
         "kernels": kernels_of_gpu(),
     }
-
-
-def describe_change_of_kernels(path: pathlib.Path, config: Config) -> str | None:
-    """Return a warning that a GPU's kernels differ from those that the run has used so far.
-
-    None: they do not, no GPU is used, or the config has no exact lag, without which bits differ
-    anyway.
-
-    Args:
-        path: the run directory.
-        config: the run's settings.
-    """
-    before, now = _last_start(read_run_json(path)).get("kernels"), kernels_of_gpu()
-    if before is None or now in (None, before) or not config.has_fixed_order:
-        return None
-    return (
-        f"warning: this run has used the {before} kernels of the GPU so far, and uses the {now}"
-        " ones now, so its bits change. run.repeatable and XLA_FLAGS choose them"
-    )
 
 
 def record_in_run_json(path: pathlib.Path, key: str, value: Any) -> None:

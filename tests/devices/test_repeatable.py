@@ -9,7 +9,7 @@ import jaxlib.version
 import pytest
 from jax._src import compiler
 
-from sebulba.config import Config, LearnerConfig, RunConfig
+from sebulba.comparison.starts import describe_change_of_start
 from sebulba.config.loading import load_config
 from sebulba.devices import repeatable
 from sebulba.devices.repeatable import FLAGS, kernels_of_gpu, use_repeatable_kernels
@@ -17,7 +17,7 @@ from sebulba.errors import ConfigError
 from sebulba.evaluate import evaluate_to_exit_code, parse
 from sebulba.run import preparation, training
 from sebulba.storage import run_dir
-from sebulba.storage.run_dir import describe_change_of_kernels, describe_run, open_run_dir
+from sebulba.storage.run_dir import describe_run, open_run_dir
 from tests.evaluation.runs import tiny_config
 from tests.storage.lines import Lines
 from tests.subprocesses import environment, run_python
@@ -137,44 +137,36 @@ def test_run_json_says_how_kernels_are_chosen(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stored", "now", "lag", "is_told"),
+    ("stored", "now", "is_told"),
     [
-        ({"kernels": "fastest"}, "repeatable", 1, True),
-        ({"kernels": "repeatable"}, "fastest", 0, True),
-        ({"kernels": "repeatable"}, "repeatable", 1, False),
-        ({"kernels": "repeatable"}, "fastest", None, False),
-        ({"kernels": "repeatable"}, None, 1, False),
-        ({"kernels": "fastest", "resumed": [{"kernels": "repeatable"}]}, "repeatable", 1, False),
-        ({"resumed": [{"kernels": "fastest"}, {"kernels": "repeatable"}]}, "repeatable", 1, False),
-        ({}, "repeatable", 1, False),  # of an earlier version
-        ({"resumed": [3]}, "repeatable", 1, False),  # damaged
+        ({"kernels": "fastest"}, "repeatable", True),
+        ({"kernels": "repeatable"}, "fastest", True),
+        ({"kernels": "repeatable"}, "repeatable", False),
+        ({"kernels": "repeatable"}, None, False),
+        ({"kernels": "fastest", "resumed": [{"kernels": "repeatable"}]}, "repeatable", False),
+        ({"resumed": [{"kernels": "fastest"}, {"kernels": "repeatable"}]}, "repeatable", False),
+        ({}, "repeatable", False),  # of an earlier version
+        ({"resumed": [3]}, "repeatable", False),  # damaged
     ],
 )
-def test_a_change_of_kernels_is_told_where_bits_matter(
-    stored, now, lag, is_told, monkeypatch, tmp_path
-):
-    (tmp_path / "run.json").write_text(json.dumps(stored))
-    monkeypatch.setattr(run_dir, "kernels_of_gpu", lambda: now)
-    config = Config(learner=LearnerConfig(policy_lag=lag), run=RunConfig())
-    line = describe_change_of_kernels(tmp_path, config)
+def test_a_resume_with_other_kernels_is_told(stored, now, is_told):
+    resumed = [*stored.get("resumed", []), {"kernels": now}]
+    line = describe_change_of_start({**stored, "resumed": resumed})
     assert (line is not None) == is_told
     if line is not None:
-        assert f"the {stored['kernels']} kernels" in line and f"the {now} ones" in line
+        assert f"kernels (before {stored['kernels']}, now {now})" in line
 
 
-def test_a_resume_may_change_the_setting_and_tells_of_other_kernels(monkeypatch, tmp_path):
-    lines = []
+def test_a_resume_may_change_the_setting_and_records_its_kernels(monkeypatch, tmp_path):
     config = tiny_config("impala", tmp_path / "run")
     for kernels, setting in (("repeatable", "auto"), ("fastest", "off"), ("fastest", "off")):
         monkeypatch.setattr(run_dir, "kernels_of_gpu", lambda kernels=kernels: kernels)
         config = dataclasses.replace(
             config, run=dataclasses.replace(config.run, repeatable=setting)
         )
-        _, lock = open_run_dir(config, on_message=lines.append)
+        _, lock = open_run_dir(config, on_message=pytest.fail)
         lock.release()
         config = dataclasses.replace(config, resume="latest")
-    (line,) = lines
-    assert "used the repeatable kernels of the GPU so far, and uses the fastest" in line
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
     assert [stored["kernels"], *(each["kernels"] for each in stored["resumed"])] == [
         "repeatable",
