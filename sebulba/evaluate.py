@@ -22,7 +22,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, take_section
+from sebulba.processes.command_line import ENV_FLAG, check_writable, take_section
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -207,6 +207,9 @@ def _evaluate(options: argparse.Namespace, run_end: "RunEnd") -> bool:
         run_end.is_closing = run_end.is_closing or problem.is_running
         print(f"warning: {problem}", file=sys.stderr)
 
+    # Before anything is played.
+    for flag, file in (("--json", options.json), ("--video", options.video)):
+        check_writable(flag, file)
     sources, is_all = [options.run_dir, *options.opponents], options.checkpoint == "all"
     which = parse_which("latest" if is_all else options.checkpoint)
     if is_all:
@@ -372,17 +375,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
+    return int(text)
 
 
 def _seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"expected a number in [0, 2**31), got {value}")
-    return value
+    if not text.isdecimal() or not 0 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"expected an integer in [0, 2**31), got {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, take_section
+from sebulba.processes.command_line import ENV_FLAG, check_writable, take_section
 
 if TYPE_CHECKING:
     from sebulba.agent import Agent
@@ -96,7 +96,7 @@ def rerun(
         run_dir: the run's directory, which is not changed.
         to_cycle: rerun up to the update of this learner cycle, from 0, and show its batch. None:
             rerun the non-finite update that ended the run, and show what is not finite in it.
-        dump: file for the batch as arrays, `.npz`; None: none.
+        dump: file for the batch as arrays, in the format of `.npz`; None: none.
         debug: whether to stop in the debugger before the cycle is learned from.
         env: flags that replace settings of the run's environment, `--env.options.NAME=VALUE`.
     """
@@ -107,6 +107,7 @@ def rerun(
 
     use_compilation_cache()
     try:
+        check_writable("--dump", dump)
         if to_cycle is None:
             return _rerun_update(run_dir, env)
         _rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug, env=env)
@@ -343,7 +344,8 @@ def _rerun_to_cycle(
                 for item in items
                 for path, leaf in flatten(with_stacks(item.unroll.trajectory)).items()
             }
-            np.savez(dump, **arrays)
+            with open(dump, "wb") as file:  # Of a name without .npz, NumPy writes another file.
+                np.savez(file, **arrays)
             print(f"wrote {dump}")
         if debug:
             breakpoint()  # `items` is the batch; `ring.learn(items)` learns from it.

@@ -43,7 +43,8 @@ that it recorded, and compares the checksums of networks, optimizer state and tr
 Ends with {EXIT_DONE}: the same bits; {EXIT_ROUNDING}: other bits on another machine, or with other
 threads, flags or versions, consistent with rounding; {EXIT_OTHER_RESULT}: another result;
 {EXIT_CHECKPOINT}: a checkpoint has other networks than the checksums, so nothing is repeated;
-{EXIT_CONFIG}: the run cannot be repeated."""
+{EXIT_CONFIG}: the run cannot be repeated; {EXIT_FAILED}: the repetition failed, and its last lines
+are shown."""
 _LAST_LINES = 20
 # What the repetition does not need, and what has no effect on its numbers.
 _QUIET = (

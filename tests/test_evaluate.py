@@ -41,6 +41,28 @@ def test_evaluation_needs_only_the_run_directory(run_of, tmp_path, capsys, name)
     assert (protocol["seed"], protocol["num_envs"]) == (0, 2)
 
 
+@pytest.mark.parametrize("flag", ["--json", "--video"])
+def test_a_file_that_cannot_be_written_ends_the_command_before_it_plays(flag, tmp_path, capsys):
+    for file in (tmp_path / "none" / "x.gif", tmp_path):
+        assert run_command(tmp_path / "no run", flag, file) == 2
+        expected = f"{flag}: expected a file in a directory that is writable, got {file}\n"
+        assert capsys.readouterr().err.endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "expected"),
+    [
+        ("--episodes", "x", "an integer of at least 1"),
+        ("--fps", "0", "an integer of at least 1"),
+        ("--seed", "-1", "an integer in [0, 2**31)"),
+    ],
+)
+def test_a_number_that_is_none_is_told_in_words(flag, text, expected, capsys):
+    with pytest.raises(SystemExit):
+        run_command("run", f"{flag}={text}")
+    assert f"argument {flag}: expected {expected}, got {text}\n" in capsys.readouterr().err
+
+
 def test_an_evaluation_does_not_wait_for_environments_that_do_not_close(
     run_of, monkeypatch, capsys
 ):
@@ -144,5 +166,5 @@ def test_usage_errors_are_reported_without_importing_jax():
     command = [sys.executable, "-X", "importtime", "-m", "sebulba.evaluate", "x", "--episodes", "0"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
-    assert "expected at least 1, got 0" in result.stderr
+    assert "expected an integer of at least 1, got 0" in result.stderr
     assert " jax\n" not in result.stderr

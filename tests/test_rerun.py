@@ -66,8 +66,8 @@ def test_the_batch_that_holds_a_bad_value_is_shown_and_written(run_dir, tmp_path
 def test_a_rerun_from_the_start_gives_the_same_batch(run_dir, tmp_path):
     path, batches = run_dir
     (tmp_path / "config.yaml").write_text((path / "config.yaml").read_text())
-    assert rerun(tmp_path, to_cycle=5, dump=tmp_path / "batch.npz") == 0
-    with np.load(tmp_path / "batch.npz") as batch:
+    assert rerun(tmp_path, to_cycle=5, dump=tmp_path / "batch") == 0
+    with np.load(tmp_path / "batch") as batch:
         (name,) = [name for name in batch if name.endswith("reward")]
         np.testing.assert_array_equal(batch[name], batches[5])
 
@@ -122,6 +122,8 @@ def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):
     path, batches = run_dir
     assert rerun(path, to_cycle=10**6) == 2
     assert f"expected at most {len(batches)}" in capsys.readouterr().err
+    assert rerun(path, to_cycle=1, dump=tmp_path / "none" / "batch.npz") == 2
+    assert "--dump: expected a file in a directory that is writable" in capsys.readouterr().err
     text = (path / "config.yaml").read_text().replace("policy_lag: 1", "policy_lag: null")
     (tmp_path / "config.yaml").write_text(text)
     assert rerun(tmp_path, to_cycle=1) == 2

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from sebulba.config import EnvConfig
-from sebulba.envs.base import Environment
+from sebulba.envs import make_environment
+from sebulba.envs.base import Environment, EnvironmentFault
 from sebulba.envs.closing import CloseProblem
 from sebulba.envs.turns import OPTIONS, GameInTurns
 from sebulba.errors import ConfigError
@@ -75,6 +76,7 @@ def play_matches(
         ConfigError: the environment is no game of two in turns, or the runs have different ones.
     """
     first = runs[0]
+    _check_in_turns(first)
     for name, other in zip(names, runs, strict=True):
         _check_same_game(name, other, first)
     settings = first.config
@@ -112,6 +114,25 @@ def _game_of(run: StoredPolicy) -> EnvConfig:
     return dataclasses.replace(env, options={**options, "opponent": "self"})
 
 
+def _check_in_turns(run: StoredPolicy) -> None:
+    """Check that a run's environment is a game of two players in turns."""
+    env = run.config.env
+    try:
+        environment = make_environment(_game_of(run), num_envs=1, seed=0)
+        environment.close()
+        is_in_turns = isinstance(environment, GameInTurns)
+    except (
+        ConfigError,
+        EnvironmentFault,
+    ):  # It has no option that says who moves for the opponent.
+        is_in_turns = False
+    if not is_in_turns:
+        raise ConfigError(
+            f"expected runs of a game of two players in turns, got {env.id} of {env.suite}. To"
+            " evaluate one run, name it alone"
+        )
+
+
 def _check_same_game(name: str, run: StoredPolicy, first: StoredPolicy) -> None:
     spaces = [
         (each.environment.observation_leaves, each.environment.action_space)
@@ -128,11 +149,7 @@ def _against(
     environment: Environment, *, name: str, run: StoredPolicy, greedy: bool
 ) -> Environment:
     """Have a run move for the opponent."""
-    if not isinstance(environment, GameInTurns):
-        raise ConfigError(
-            "expected runs of a game of two players in turns, got an environment of"
-            f" {environment.spec.num_players} players that act together. Name one run"
-        )
+    assert isinstance(environment, GameInTurns)
     key = stream(jax.random.key(run.config.seed), "opponent")
     first = state_before_games(run, key, num_envs=environment.num_envs, greedy=greedy)
     move = move_of(run, greedy=greedy)

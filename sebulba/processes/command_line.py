@@ -1,6 +1,8 @@
 """Take a command's own flags out of the command line of its runs. Imports no jax."""
 
 import dataclasses
+import os
+import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +18,19 @@ RAY_HELP = """\
 --cpus N, --gpus N    with --ray: CPUs and GPUs of each run; default: 1 and 0"""
 """Describes the flags of `take_ray`."""
 _MAX_SEEDS = 1000
+
+
+def check_writable(flag: str, file: str | os.PathLike[str] | None) -> None:
+    """Check that a command will be able to write a file that a flag names; None: it writes none.
+
+    Raises:
+        ConfigError: its directory does not exist or is not writable, or it is itself a directory.
+    """
+    if file is None:
+        return
+    path = pathlib.Path(file)
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{flag}: expected a file in a directory that is writable, got {file}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,9 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
             f"sebulba: CheckpointError: nothing is saved yet in {path}. The same command without"
             " --resume starts the run from its beginning."
         )
-    parts = [f"sebulba: CheckpointError: {escaped(str(error)).splitlines()[0]}."]
+    # The line before a table ends with a colon.
+    reason = escaped(str(error).splitlines()[0]).removesuffix(":")
+    parts = [f"sebulba: CheckpointError: {reason}."]
     parts.append(f"Results so far: {path}.")
     if error.fits:
         whole = newest_whole_step(path / CHECKPOINTS)

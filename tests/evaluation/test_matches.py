@@ -77,6 +77,13 @@ def test_a_run_of_another_game_is_refused(run_dir):
         play([stored, dataclasses.replace(stored, environment=space)])
 
 
+@pytest.mark.parametrize(("name", "game"), [("impala", "of jax"), ("cartpole", "of envpool")])
+def test_runs_of_an_environment_without_turns_are_refused(run_of, name, game):
+    stored = load_stored_policy(run_of(name), "latest")
+    with pytest.raises(ConfigError, match=rf"game of two players in turns, got \S+ {game}\. To"):
+        play([stored, stored])
+
+
 def test_ratings_say_how_often_runs_win():
     wins = np.repeat([1.0, -1.0, 0.0], [600, 200, 200])  # a score of 0.7
     matches = [Match(player=0, opponent=1, returns=wins, unfinished=0)]

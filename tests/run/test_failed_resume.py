@@ -7,9 +7,9 @@ import pytest
 
 from sebulba.config import EnvConfig
 from sebulba.run import training
-from sebulba.run.last_lines import describe_failure
+from sebulba.run.last_lines import describe_failure, describe_unusable_checkpoint
 from sebulba.run.result import error_before_start
-from sebulba.storage.checkpoints.restore import steps_in
+from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from tests.evaluation.runs import tiny_config
 
 ADVICE = "--resume latest"
@@ -49,3 +49,12 @@ def test_a_run_that_failed_without_a_new_checkpoint_says_so(config):
     assert ADVICE not in again
     for resumed_at in (None, last - 1):
         assert ADVICE in describe_failure(RuntimeError("no"), path, resumed_at=resumed_at)
+
+
+def test_a_reason_before_a_table_is_a_sentence_in_the_last_line(config):
+    path = pathlib.Path(config.run_dir)
+    error = CheckpointError(
+        "checkpoint 3 is of other networks than this run's:\na table", fits=False
+    )
+    line = describe_unusable_checkpoint(error, path)
+    assert "CheckpointError: checkpoint 3 is of other networks than this run's. Results so" in line
