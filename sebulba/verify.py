@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.devices.variables import decides_bits, is_read
@@ -127,7 +127,8 @@ def verify(
         if into is not None and into.exists():
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
         first = read_start(run_dir)
-        rows = _rows_to_repeat(first, cycles)
+        all_rows, num_damaged = read_checksums(run_dir)
+        rows = _rows_to_repeat(first, all_rows, cycles)
         seeds = mapped_seeds(first.process)
         if seeds is None:
             raise ConfigError(
@@ -137,7 +138,6 @@ def verify(
     except ConfigError as error:
         print(escaped(f"sebulba: {error}"), file=sys.stderr)
         return EXIT_CONFIG
-    all_rows, num_damaged = read_checksums(run_dir)
     if (change := changed_networks(run_dir, all_rows)) is not None:
         print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
         return EXIT_CHECKPOINT
@@ -167,7 +167,8 @@ def verify(
         compared = compare_checksums(rows, checksums_of(path))
         # A run that failed fails again, after the last of its rows.
         is_complete = bool(compared.rows) and compared.rows[-1].num_cycles == last
-        if not is_complete and compared.parting is None:
+        has_parted = bool(compared.rows) and bool(compared.rows[-1].leaves)
+        if not is_complete and not has_parted:
             text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
             for name, file in (first.process.get("sources") or {}).items():
@@ -192,15 +193,16 @@ def verify(
     return _CODES[verdict.kind]
 
 
-def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
-    """Return the rows of checksums that a repetition from the start can give again.
+def _rows_to_repeat(
+    run: "Run", rows: "Sequence[ChecksumRow]", cycles: int | None
+) -> "list[ChecksumRow]":
+    """Return the rows of a run's checksums that a repetition from the start can give again.
 
     Raises:
         ConfigError: there are none, or the run is not repeatable.
     """
     from sebulba.comparison.starts import first_resume
     from sebulba.config.loading import load_config
-    from sebulba.storage.checksums import checksums_of
 
     config = load_config(str(run.path / CONFIG))
     if not config.has_fixed_order:
@@ -213,7 +215,6 @@ def _rows_to_repeat(run: "Run", cycles: int | None) -> "list[ChecksumRow]":
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; a run of"
             " several hosts cannot be repeated by one process"
         )
-    rows = checksums_of(run.path)
     if not rows or "cpu" not in run.process:
         what = f"{CHECKSUMS} and a run.json with the machine"
         raise ConfigError(

@@ -210,6 +210,17 @@ def test_damaged_files_do_not_change_the_verdict(copy, capsys):
     assert "the row of learner cycle 1 is damaged: networks.weights has another checksum" in out
 
 
+def test_a_repetition_that_ends_early_is_no_verdict_although_a_row_is_damaged(copy, capsys):
+    lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
+    row, beyond = json.loads(lines[1]), json.loads(lines[-1])
+    row["leaves"]["networks.weights"][0] = "00000000"
+    beyond["learner_cycles"] += 1
+    rows = [lines[0], json.dumps(row) + "\n", *lines[2:], json.dumps(beyond) + "\n"]
+    (copy / "checksums.jsonl").write_text("".join(rows))
+    assert verify(copy) == EXIT_FAILED
+    assert "the repetition ended with exit code 0" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_of_mapped_seeds_is_repeated_with_its_seeds(tmp_path, capsys):
     """Alone, a seed of such a run has other bits."""
