@@ -11,8 +11,9 @@ from typing import Any
 
 from sebulba.config.extras import missing_package
 from sebulba.config.objects import settings_class
-from sebulba.config.plugins import AGENTS_GROUP, Named, load, load_named
+from sebulba.config.plugins import AGENTS_GROUP, load_named
 from sebulba.errors import ConfigError
+from sebulba.references import Named, load
 from sebulba_agents import AGENTS
 
 DEFAULT_AGENT = next(iter(AGENTS))

@@ -14,10 +14,9 @@ import sys
 import warnings
 from typing import Any
 
-from sebulba.config.plugins import Named
 from sebulba.config.schema import Config, changed_fields, key_fields
 from sebulba.errors import ConfigError
-from sebulba.references import strings_in
+from sebulba.references import Named, strings_in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

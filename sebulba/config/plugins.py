@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.references import Named, import_module, load
-
-__all__ = ["Named", "import_module", "load", "load_named", "plugin_package", "plugins"]
+from sebulba.references import Named, load
 
 AGENTS_GROUP = "sebulba.agents"
 SUITES_GROUP = "sebulba.envs"

@@ -72,7 +72,7 @@ for _tag, (_pattern, _first) in _PLAIN_SCALARS.items():
     Loader.add_implicit_resolver(*_resolver)
     _Dumper.add_implicit_resolver(*_resolver)
 
-# A `sebulba.config.plugins.Named` is written as the text that it is.
+# A `sebulba.references.Named` is written as the text that it is.
 _Dumper.add_multi_representer(str, yaml.SafeDumper.represent_str)
 _Dumper.add_representer(
     tuple,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from gymnasium.envs.registration import EnvSpec
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import Named, load
 from sebulba.envs import gymnasium as gymnasium_suite
 from sebulba.envs.dm_env_to_gymnasium import DmEnv
 from sebulba.envs.gymnasium import GymnasiumEnvironment
@@ -15,6 +14,7 @@ from sebulba.envs.identity import Purpose
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError
+from sebulba.references import Named, load
 
 
 def make(

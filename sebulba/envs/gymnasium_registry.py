@@ -14,12 +14,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs.lookup import describe_namespace
 from sebulba.envs.old_gym import OldGym, has_old_interface
 from sebulba.envs.spaces import observation_spec
 from sebulba.errors import ConfigError, did_you_mean
-from sebulba.references import refuse_local
+from sebulba.references import Named, import_module, load, refuse_local
 
 _WRAPPER_OF_MINIGRID = '"minigrid.wrappers:ImgObsWrapper"'
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import load
 from sebulba.envs.jax_environment import (
     IN_TURNS,
     TASK_MEMBERS,
@@ -17,6 +16,7 @@ from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.turns import GameInTurns, make_game, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, calling, did_you_mean
+from sebulba.references import load
 
 TASKS: dict[str, str] = {
     "Catch-v0": "sebulba.envs.jax_tasks:Catch",

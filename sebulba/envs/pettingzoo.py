@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import Named, import_module, load
 from sebulba.envs import gymnasium as gymnasium_suite
 from sebulba.envs import spaces, teams
 from sebulba.envs.gymnasium import GymnasiumEnvironment
 from sebulba.envs.lookup import refuse_options
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError
+from sebulba.references import Named, import_module, load
 from sebulba.types import EnvStep, PyTree
 
 # Gymnasium's own checker warns of what `teams` copies, and of spaces as PettingZoo has them.

@@ -15,7 +15,6 @@ import numpy as np
 import pgx
 
 from sebulba.config import EnvConfig
-from sebulba.config.plugins import load
 from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_limit
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.jax_wrappers import wrap
@@ -23,6 +22,7 @@ from sebulba.envs.lookup import refuse_unknown_options
 from sebulba.envs.turns import OPTIONS, GameInTurns, is_run, make_game, take_opponents
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
+from sebulba.references import load
 
 Opponent = Callable[[Any, jax.Array], jax.Array]
 """`(state of the game, key) -> action`, int32 `[]`, of one game in which it is to move."""

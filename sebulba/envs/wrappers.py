@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sebulba.config.plugins import load
 from sebulba.config.yaml_dialect import shown
 from sebulba.envs.identity import NAMES, asked_for
 from sebulba.errors import ConfigError, calling, did_you_mean
+from sebulba.references import load
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.config import RunConfig
-from sebulba.config.plugins import load
 from sebulba.envs.final_rows import where_row
 from sebulba.errors import ConfigError, calling
+from sebulba.references import load
 from sebulba.ring.records import EndedRows, EpisodeStatistics, FinishedEpisodes, StreamBoundary
 from sebulba.toolkit.scans import scan_rows
 from sebulba.types import Array, EnvStep, PyTree, Trajectory

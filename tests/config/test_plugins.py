@@ -4,8 +4,9 @@ import pytest
 
 from sebulba.config.agents import agent_config_class, agent_factory
 from sebulba.config.loading import load_config, to_yaml
-from sebulba.config.plugins import AGENTS_GROUP, load, plugin_package, plugins
+from sebulba.config.plugins import AGENTS_GROUP, plugin_package, plugins
 from sebulba.errors import ConfigError
+from sebulba.references import load
 
 MODULE = """
 import dataclasses
