@@ -36,7 +36,12 @@ from sebulba.storage.metrics.jsonl import JsonlWriter, remove_rows_after
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from sebulba.storage.metrics.wandb import WandbWriter
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.storage.run_dir import CHECKPOINTS, EVALUATIONS, directory_of_host
+from sebulba.storage.run_dir import (
+    CHECKPOINTS,
+    EVALUATIONS,
+    directory_of_host,
+    set_aside_later,
+)
 
 
 class LockWatch(Observer):
@@ -84,6 +89,9 @@ def make_observers(
 ) -> RunObservers:
     """Open the run's files, and return its observers in their order.
 
+    Nothing of an earlier run is moved or removed before all that may refuse the run has been
+    checked.
+
     `on_cycle` and `on_poll` are called in this order, `close` in the reverse order: the run is
     saved before its last networks are evaluated, and files are closed after that.
 
@@ -95,10 +103,20 @@ def make_observers(
         agreement: the decisions of all hosts.
         display: takes rows and lines of text.
         callbacks: the user's functions.
-        resumed: the checkpoint that the run resumes from; its unfinished row is continued.
+        resumed: the checkpoint that the run resumes from; its unfinished row is continued, and
+            later checkpoints and rows are set aside.
+
+    Raises:
+        ConfigError: evaluations cannot be recorded, or a package is missing.
+        OSError: there is no space to set the later checkpoints aside; the run is as it was.
     """
     own, is_first = directory_of_host(path), hosts.is_first()
     env_steps = None if resumed is None else resumed.env_steps
+    evaluates = config.evaluation.interval_env_steps is not None and is_first
+    videos = _videos(config, path) if evaluates else None
+    services = _services(config, path) if is_first else []
+    if resumed is not None:
+        set_aside_later(own, resumed.num_cycles, display.message)
     callers = Callbacks(callbacks, ring.end)
     all_reduce = AllReduceProbe(
         ring.learner,
@@ -108,7 +126,7 @@ def make_observers(
     files = MetricsFanOut(
         _writers(config, path, display, resume_env_steps=env_steps) if is_first else [],
         on_warning=display.message,
-        services=_services(config, path) if is_first else [],
+        services=services,
         check=lock.check,
     )
     for queue in files.queues:
@@ -143,10 +161,10 @@ def make_observers(
     if is_first:
         observers.append(ShortEpisodes(on_message=display.message))
         observers.append(slow_compilation_of(ring, on_message=display.message))
-    if config.evaluation.interval_env_steps is not None and is_first:
+    if evaluates:
         observers.append(
             _periodic_evaluation(
-                ring, config, path, files, callers, display, resume_env_steps=env_steps
+                ring, config, path, files, callers, display, videos, resume_env_steps=env_steps
             )
         )
     observers += [ReplicaCheck(ring.learner), all_reduce]
@@ -217,6 +235,14 @@ def _services(config: Config, path: pathlib.Path) -> list[MetricsWriter]:
     return [WandbWriter(path, project=config.run.wandb_project, name=path.name, config=settings)]
 
 
+def _videos(config: Config, path: pathlib.Path) -> EvaluationVideos | None:
+    if config.evaluation.video is None:
+        return None
+    videos = EvaluationVideos(run_dir=path, format=config.evaluation.video)
+    videos.check(with_rendering(config.env))
+    return videos
+
+
 def _periodic_evaluation(
     ring: Ring,
     config: Config,
@@ -224,17 +250,14 @@ def _periodic_evaluation(
     files: MetricsFanOut,
     callers: Callbacks,
     display: Display,
+    videos: EvaluationVideos | None,
     *,
     resume_env_steps: int | None,
 ) -> PeriodicEvaluation:
     settings = config.evaluation
     assert settings.interval_env_steps is not None
-    videos, env = None, config.env
-    if settings.video is not None:
-        videos, env = EvaluationVideos(run_dir=path, format=settings.video), with_rendering(env)
-        videos.check(env)
     plan = EvaluationPlan(
-        env=env,
+        env=config.env if videos is None else with_rendering(config.env),
         episodes=settings.episodes,
         num_envs=settings.parallel_envs,
         max_episode_steps=settings.max_episode_steps,

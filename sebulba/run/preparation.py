@@ -60,11 +60,9 @@ from sebulba.storage.metrics.console import Console, Display, Goal
 from sebulba.storage.run_dir import (
     CHECKPOINTS,
     MAPPED_SEEDS,
-    directory_of_host,
     read_run_json,
     record_in_run_json,
     record_in_start,
-    set_aside_later,
 )
 
 
@@ -216,6 +214,7 @@ def prepared(
                 if hosts.is_first():
                     record_in_run_json(path, "init_from", warm_start.to_json())
             resumed = _resume(ring, config, path, display)
+            check_networks(networks_crc32(ring))
             observers = make_observers(
                 ring,
                 config,
@@ -226,7 +225,6 @@ def prepared(
                 callbacks=callbacks,
                 resumed=resumed,
             )
-            check_networks(networks_crc32(ring))
             if hosts.is_first():
                 at = {} if resumed is None else {"at": resumed.num_cycles, "level": resumed.level}
                 started = {"code": code.wait(), MAPPED_SEEDS: list(mapped_seeds), **at}
@@ -310,11 +308,10 @@ def _open_run_dir(
 
 
 def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) -> Resumed | None:
-    """Bring the ring to the checkpoint of `resume`, if the run resumes; set later ones aside.
+    """Bring the ring to the checkpoint of `resume`, if the run resumes.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used; no file has been changed.
-        OSError: there is no space to set later ones aside; the run is as it was.
+        CheckpointError: the checkpoint cannot be used.
     """
     if config.resume is None:
         return None
@@ -323,5 +320,4 @@ def _resume(ring: Ring, config: Config, path: pathlib.Path, display: Display) ->
         functools.partial(resume, ring, directory), directory, parse_which(config.resume)
     )
     display.message(str(resumed))
-    set_aside_later(directory_of_host(path), resumed.num_cycles, display.message)
     return resumed

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import threading
 
 import chex
 import numpy as np
@@ -448,6 +449,24 @@ def test_later_checkpoints_and_rows_are_set_aside_once_a_run_resumes_from_an_old
     assert f"({', '.join(map(str, steps[1:]))}) and copies of all rows are now in {aside}" in line
     _, _, resumed = run_config(make_config(env_steps=1), aside / "checkpoints", which="latest")
     assert resumed.num_cycles == steps[-1]
+
+
+def test_a_resume_that_is_refused_removes_nothing_and_leaves_no_thread(
+    tmp_path, saves_that_are_waited_for, capsys
+):
+    bandit = EnvConfig(suite="jax", id="Bandit-v0")
+    config = make_config(bandit, run_dir=tmp_path, interval_s=0, mode="serial")
+    assert training.train_to_exit_code(config) == 0
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    del files[tmp_path / "run.json"]  # which records the attempt
+    first = str(steps_in(tmp_path / "checkpoints")[0])
+    recorded = EvaluationConfig(interval_env_steps=200, video="gif")
+    refused = dataclasses.replace(config, resume=first, evaluation=recorded)
+    assert training.train_to_exit_code(refused) == 2
+    assert "cannot be rendered" in capsys.readouterr().err.splitlines()[-1]
+    assert {path: path.read_bytes() for path in files} == files
+    assert not (tmp_path / "earlier").exists()
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("writer")]
 
 
 def test_rows_of_checksums_and_evaluations_end_at_a_resume_that_writes_none(
