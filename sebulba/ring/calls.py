@@ -99,6 +99,10 @@ class Calls:
         call = self._ahead
         if call is None:
             num_cycles, num_updates = cycles.next_cycles(None, self._max_cycles)
+            if num_updates not in self._compiled:
+                # Cycles with other updates, as before a replay is filled, do not tell how long
+                # these take.
+                num_cycles = self._max_cycles = 1
             program = cycles.program(num_updates)
             call = self.dispatch(program, cycles.begin(), num_cycles, num_updates)
         self._ahead = self._dispatch_after(call, cycles)
