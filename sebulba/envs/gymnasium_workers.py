@@ -3,6 +3,7 @@
 The worker processes import this module, so it must not import jax.
 """
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -24,6 +25,8 @@ from sebulba.errors import ConfigError, describe_error
 from sebulba.process import kill_group
 
 _EXIT_WAIT_S = 1.0  # the exit code of a dead worker may arrive after its pipe has broken
+_BLOCKED = {signal.SIGINT, signal.SIGTERM}  # while workers start
+_NAME = "Worker<AsyncVectorEnv>"  # begins the names of Gymnasium's worker processes
 _LONGEST_WAIT_S = 1.0  # at most this much of a stop counts towards the timeout
 
 
@@ -113,9 +116,9 @@ def describe_unresponsive(vector_env: AsyncVectorEnv) -> str:
 def starting_workers() -> Iterator[None]:
     """Prepare this process for starting workers.
 
-    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well. So
-    SIGINT is blocked in this thread, and with that in the workers. This process still receives the
-    signal, in another thread or afterwards.
+    Until a worker is in a process group of its own, Ctrl-C in a terminal reaches it as well, and
+    SIGTERM ends it until it has a handler. So both are blocked in this thread, and with that in the
+    workers. This process still receives them, in another thread or afterwards.
     """
     # First, since Python unblocks SIGINT when it has started this process, which removes the
     # workers' semaphores if this one is killed. It would warn of them after the run's last line.
@@ -125,7 +128,7 @@ def starting_workers() -> Iterator[None]:
         resource_tracker.ensure_running()
     finally:
         sys.warnoptions.remove(silence)
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield
     finally:
@@ -144,13 +147,17 @@ def run_worker(
     """Run Gymnasium's worker in a process group of its own.
 
     So it can be killed together with the processes that its environment has started, such as game
-    engines, and Ctrl-C in a terminal does not reach it. An error of the environment's constructor
-    is reported to the run, which would otherwise only learn that a pipe is broken.
+    engines, and Ctrl-C in a terminal does not reach it. Nor does it end at SIGTERM, which Slurm and
+    systemd send to all processes of a run: the run may need more steps, to save itself on all
+    hosts. The worker ends when its pipe is closed, or is killed. An error of the environment's
+    constructor is reported to the run, which would otherwise only learn that a pipe is broken.
     """
     os.setpgid(0, 0)
-    # Processes that the environment starts inherit neither the blocked signal nor a waiting one.
+    # Processes that the environment starts inherit neither blocked signals, nor waiting ones, nor
+    # this handler: they would inherit SIG_IGN.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         env = make_env()
@@ -177,6 +184,14 @@ def kill(vector_env: AsyncVectorEnv) -> None:
         if pipe is not None:
             pipe.close()
     vector_env.closed = True
+
+
+@atexit.register
+def _kill_all() -> None:
+    """Kill workers that nobody has closed: `multiprocessing` would wait for them after SIGTERM."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith(_NAME):
+            kill_group(process)
 
 
 def kill_left(vector_env: AsyncVectorEnv) -> None:

@@ -175,6 +175,27 @@ def test_gymnasium_workers_leave_no_process_behind(end):
     assert multiprocessing.active_children() == []
 
 
+def test_a_worker_steps_on_after_sigterm_and_ends_with_its_process():
+    """Slurm and systemd signal all processes of a run, which may need more steps to be saved."""
+    script = (
+        "import multiprocessing, numpy; from sebulba.config import EnvConfig\n"
+        "from sebulba.envs import make_environment\n"
+        "config = EnvConfig(suite='gymnasium', id='CartPole-v1',"
+        " options={'vectorization_mode': 'async'})\n"
+        "environment = make_environment(config, num_envs=1, seed=1)\n"
+        "environment.reset()\n"
+        "(worker,) = multiprocessing.active_children()\n"
+        "worker.terminate()\n"
+        "worker.join(1.0)\n"
+        "environment.step(numpy.zeros(1, numpy.int32))\n"
+        "print('stepped', worker.pid)\n"  # It is not closed.
+    )
+    process = run_python("-c", script)
+    assert process.stderr == ""
+    word, pid = process.stdout.split()
+    assert word == "stepped" and not is_running(int(pid))
+
+
 def test_gymnasium_steps_mujoco_and_clips_actions_to_its_bounds():
     for module in ("mujoco", "imageio"):  # both from the extra `mujoco`
         pytest.importorskip(module)
@@ -258,14 +279,15 @@ def test_ctrl_c_does_not_reach_worker_processes_that_have_just_started(monkeypat
     began = []
     monkeypatch.setattr(gymnasium_workers.os, "setpgid", lambda pid, group: None)
     monkeypatch.setattr(gymnasium_workers, "_async_worker", lambda *args: began.append(args[1]()))
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         with gymnasium_workers.starting_workers():  # inherited by a process started here
             signal.raise_signal(signal.SIGINT)
             gymnasium_workers.run_worker(0, gymnasium.Env, *[None] * 5)
-            assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & previous.keys()
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     assert [type(environment.unwrapped) for environment in began] == [gymnasium.Env]
 
 
