@@ -215,7 +215,8 @@ def count_cycles(
 ) -> list[CountedCycle]:
     """Count the learner cycles of a call, up to the goal or before the first that is irregular.
 
-    Data or updates of an irregular cycle are not finite, or its updates changed nothing.
+    Data or updates of an irregular cycle are not finite, or its updates changed nothing. A goal
+    that a callback of the user has set during the call ends the run after the call's first cycle.
 
     Args:
         ring: the ring whose cycles they are.
@@ -226,7 +227,7 @@ def count_cycles(
     num_cycles = recorded.is_finite_and_learning.shape[0]
     num_regular = int(irregular[0]) if irregular.size else num_cycles
     counted: list[CountedCycle] = []
-    while len(counted) < num_regular and not ring.end.goal:
+    while len(counted) < num_regular and not (counted and ring.end.goal):
         counted.append(_count_cycle(ring, recorded, len(counted), trajectories_per_actor))
     ring.learner.clock.lap(METRICS)
     return counted

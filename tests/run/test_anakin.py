@@ -12,6 +12,8 @@ import pytest
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
+from sebulba.ring.calls import Calls
+from sebulba.ring.ring import Ring
 from sebulba.run import training
 from tests import disturbances, rings
 from tests.extras import needs_search
@@ -267,6 +269,23 @@ def test_a_call_that_was_dispatched_before_the_goal_changes_nothing(monkeypatch)
     chex.assert_trees_all_close(
         as_numbers(ring.learner.state), as_numbers(serial.learner.state), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.shares_programs
+def test_a_goal_that_a_callback_sets_during_a_call_ends_the_run_after_a_cycle_of_it(monkeypatch):
+    ring = make_ring(make_config("ppo_bandit", *SMALL, mode="anakin"))
+    wait, cycles = Calls.next, []
+
+    def set_goal(calls, of_ring):
+        result = wait(calls, of_ring)
+        cycles.append(ring.learner.num_cycles)
+        ring.end.goal = len(cycles) == 2
+        return result
+
+    monkeypatch.setattr(Calls, "next", set_goal)
+    monkeypatch.setattr(Ring, "learn", None)  # That would act and learn outside of the program.
+    assert run_ring(ring, mode="anakin"), "there is a last row"
+    assert ring.learner.num_cycles == cycles[-1] + 1
 
 
 @pytest.mark.parametrize(
