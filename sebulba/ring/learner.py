@@ -256,9 +256,10 @@ class Learner:
 
     def set_deferred(self) -> None:
         """Set the arrays now, if they are still deferred."""
-        set_arrays, self._set_arrays = self._set_arrays, None
-        if set_arrays is not None:
-            set_arrays()
+        if self._set_arrays is not None:
+            self._set_arrays()
+            # Not before: after a failure, such as a full memory, saving the run tries again.
+            self._set_arrays = None
 
     @property
     def state_of_host(self) -> LearnerState:

@@ -143,7 +143,8 @@ class MappedSeeds:
     def _leave(self, number: int) -> None:
         """Give a seed its own arrays, and its actors its point if its run is to continue."""
         anakin = self._anakins[number]
-        anakin.ring.learner.set_deferred()
+        with anakin.ring.end.collecting():
+            anakin.ring.learner.set_deferred()
         if not anakin.ring.end.is_set:
             anakin.give_to_actors()
         self.running.remove(number)

@@ -45,7 +45,12 @@ from sebulba.run.last_lines import (
 )
 from sebulba.run.observers import RunObservers
 from sebulba.run.remote_actors import describe_remote_actors
-from sebulba.run.summary import describe_early_end, describe_result, summarize
+from sebulba.run.summary import (
+    describe_early_end,
+    describe_result,
+    networks_crc32,
+    summarize,
+)
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import GoneError, RunDirectoryError
 from sebulba.storage.metrics.console import Display, laid_out
@@ -113,6 +118,9 @@ def finish(
     for observer in reversed(observers.in_order):
         with end.collecting():
             observer.close(end)
+    checksum = None
+    with end.collecting():
+        checksum = networks_crc32(ring)
     end.finalize()
     summary = summarize(
         ring,
@@ -120,6 +128,7 @@ def finish(
         path,
         all_reduce=observers.rows.all_reduce,
         remote_actors=observers.rows.remote_actors,
+        networks_crc32=checksum,
     )
     with end.collecting():
         if isinstance(end.failure, NonFiniteError):

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from sebulba.config import Config
-from sebulba.process import EXIT_DONE
+from sebulba.process import EXIT_DONE, EXIT_FAILED
 from sebulba.ring.records import NEVER_DUE
 from sebulba.ring.ring import Observer
 from sebulba.ring.run_end import RunEnd, listening_together
@@ -35,7 +35,7 @@ def train_mapped(
         on_end: called with the position of each run and its exit code.
     """
     started_in = pathlib.Path.cwd()
-    codes, finished = [EXIT_DONE] * len(configs), list[Finished]()
+    codes, finished = [EXIT_FAILED] * len(configs), list[Finished]()  # until a run has ended
     configs = tuple(map(with_absolute_run_dir, configs))
     ends = [RunEnd() for _ in configs]
 

@@ -17,9 +17,11 @@ from sebulba.devices.memory import check_memory
 from sebulba.errors import ConfigError
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_NON_FINITE
 from sebulba.processes import seeds
+from sebulba.ring.anakin import Anakin
 from sebulba.ring.ring import Observer
 from sebulba.run import preparation, training
 from sebulba.run.mapped_runs import train_mapped
+from sebulba.storage.checkpoints.restore import steps_in
 from tests import rings
 from tests.run.runs import make_config
 from tests.run.test_in_turn import TracedAgent
@@ -194,6 +196,32 @@ def test_an_error_of_a_seed_ends_that_seed_only(tmp_path, monkeypatch, capfd):
     assert train(configs) == [EXIT_DONE, EXIT_FAILED, EXIT_DONE]
     assert [summary_of(each)["status"] for each in configs] == ["done", "failed", "done"]
     assert "OSError: no space" in capfd.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_seed_whose_arrays_do_not_fit_into_memory_fails_and_tries_again_to_be_saved(
+    is_saved, tmp_path, monkeypatch
+):
+    configs, rings_of_seeds, failures = configs_of(tmp_path, [0, 1]), [], []
+    make_observers, arrive = preparation.make_observers, Anakin.arrive
+
+    def observers_of(ring, config, **options):
+        rings_of_seeds.append(ring)
+        return make_observers(ring, config, **options)
+
+    def fail(anakin, end, networks):
+        if anakin.ring is rings_of_seeds[1] and not (failures and is_saved):
+            failures.append(anakin.ring.learner.num_cycles)
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        arrive(anakin, end, networks)
+
+    monkeypatch.setattr(preparation, "make_observers", observers_of)
+    monkeypatch.setattr(Anakin, "arrive", fail)
+    assert train(configs) == [EXIT_DONE, EXIT_FAILED]
+    assert [summary_of(each)["status"] for each in configs] == ["done", "failed"]
+    assert summary_of(configs[1])["reason"].startswith("RuntimeError: RESOURCE_EXHAUSTED")
+    steps = steps_in(tmp_path / "seed-1/checkpoints")
+    assert steps == (failures if is_saved else [])
 
 
 def test_an_update_that_is_not_finite_ends_its_seed_as_in_turn(tmp_path, monkeypatch):
