@@ -250,7 +250,8 @@ class Anakin:
         """Return the cycles until something may be due.
 
         Args:
-            after: a call that is not counted yet. 0 cycles if it may end the run.
+            after: a call that is not counted yet. 0 cycles if it may end the run, or if something
+                is due before the next call.
         """
         before = 0 if after is None else after.num_cycles
         num_cycles = cycles_until_due(
@@ -260,10 +261,13 @@ class Anakin:
             total_env_steps=self._run_spec.total_env_steps,
             due_every=self._due.every_env_steps,
         )
-        if self._due.next_cycle is None:
-            return num_cycles
         first = self.ring.learner.num_cycles + before
-        return min(num_cycles, self._due.next_cycle(first) - first)
+        if after is not None and first in self._due.before_cycles:
+            return 0
+        due = [cycle for cycle in self._due.before_cycles if cycle > first]
+        if self._due.next_cycle is not None:
+            due.append(self._due.next_cycle(first))
+        return min([num_cycles, *(cycle - first for cycle in due)])
 
     def next_cycles(self, after: Call | None, most: int) -> tuple[int, int]:
         """Return the learner cycles of the next call, and the updates of each; see `Calls`.

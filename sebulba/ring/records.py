@@ -242,6 +242,8 @@ class DueTimes:
     every_env_steps: tuple[int, ...] = ()  # at multiples of these numbers of env steps
     # Takes a number of learner cycles, and returns the next one; None: at none.
     next_cycle: Callable[[int], int] | None = None
+    # After these numbers of learner cycles, before the next call is dispatched.
+    before_cycles: tuple[int, ...] = ()
 
 
 NEVER_DUE = DueTimes()

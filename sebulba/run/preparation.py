@@ -50,6 +50,7 @@ from sebulba.run.ending import (
 from sebulba.run.last_lines import describe_lost_hosts
 from sebulba.run.observers import RunObservers, make_observers
 from sebulba.run.opening_lines import describe_networks, describe_run
+from sebulba.run.profile import borders_of
 from sebulba.run.resume import Resumed, resume
 from sebulba.run.summary import networks_crc32
 from sebulba.run.warm_start import InitialNetworks
@@ -107,6 +108,7 @@ class Prepared:
         return DueTimes(
             every_env_steps=tuple(each for each in intervals if each is not None),
             next_cycle=next_row if run.checksums else None,
+            before_cycles=() if run.profile is None else borders_of(run.profile),
         )
 
     def finish(self) -> Finished:

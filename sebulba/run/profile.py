@@ -14,6 +14,11 @@ PROFILE = "profile"
 """The directory of the trace in the run directory."""
 
 
+def borders_of(config: ProfileConfig) -> tuple[int, int]:
+    """Return the numbers of completed learner cycles at which a trace starts and stops."""
+    return config.from_cycle, config.from_cycle + config.cycles
+
+
 class Profiler(Observer):
     """Starts and stops JAX's profiler between two learner cycles, which covers all threads.
 
@@ -51,9 +56,10 @@ class Profiler(Observer):
         self._stop()
 
     def _start_or_stop(self, cycle: int) -> None:
-        if self._is_running and cycle >= self._config.from_cycle + self._config.cycles:
+        first, end = borders_of(self._config)
+        if self._is_running and cycle >= end:
             self._stop()
-        elif not self._is_running and cycle == self._config.from_cycle:
+        elif not self._is_running and cycle == first:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every Python call would distort the times
             jax.profiler.start_trace(self._directory, profiler_options=options)

@@ -1,13 +1,17 @@
+import dataclasses
 import gzip
+import itertools
 import json
 
 import pytest
 
-from sebulba.config import ProfileConfig, RunConfig
+from sebulba.config import ActorConfig, ProfileConfig, RunConfig
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
 from sebulba.run import training
+from tests import disturbances
 from tests.evaluation.runs import tiny_config
+from tests.run.runs import make_config
 
 
 def test_a_trace_of_the_requested_cycles_names_its_regions(run_of, tmp_path):
@@ -26,6 +30,21 @@ def test_a_trace_of_the_requested_cycles_names_its_regions(run_of, tmp_path):
     assert 2 <= names.count("act cycle") <= 4
     assert 2 <= names.count("transfer") <= 4
     assert not list(run_of("impala").glob("profile"))
+
+
+def test_a_trace_of_one_program_has_the_requested_cycles_alone(tmp_path, monkeypatch):
+    calls = []
+    disturbances.note_calls(calls.append, monkeypatch.setattr)
+    disturbances.set_most_ahead(monkeypatch)
+    config = make_config(tmp_path / "run", actor=ActorConfig(num_envs=4, threads_per_device=1))
+    profile = ProfileConfig(from_cycle=12, cycles=9)
+    run = dataclasses.replace(config.run, mode="anakin", checksums=False, profile=profile)
+    assert training.train_to_exit_code(dataclasses.replace(config, run=run)) == 0
+    assert {12, 21} <= set(itertools.accumulate(calls))
+    (trace,) = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    names = [event.get("name") for event in events]
+    assert names.count("all-reduce") == 9, "one of each update"
 
 
 def test_a_profile_without_cycles_is_refused():
