@@ -173,7 +173,7 @@ def train_elsewhere(
                 if remote.code is None:
                     continue
                 running.remove((run, remote))
-                if not remote.num_starts:
+                if signals and not remote.num_starts:  # It ended because of the signal.
                     waiting.append(run)
                     continue
                 failures += [remote.code] if remote.code else []

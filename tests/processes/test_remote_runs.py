@@ -85,6 +85,16 @@ def test_a_run_that_is_lost_too_often_ends_like_one_that_was_killed():
     assert said[-1] == "x: lost: died 21 times"
 
 
+def test_a_run_whose_process_is_gone_before_it_began_is_lost_and_the_others_go_on():
+    holders = {
+        "x": FakeHolder(ProcessGone("its node has died")),
+        "y": FakeHolder(START, reply(code=0)),
+    }
+    code, ends, said = train(holders, num_jobs=1)
+    assert (code, ends) == (EXIT_LOST, {"x": EXIT_LOST, "y": 0})
+    assert said == ["x: lost: its node has died"]
+
+
 @pytest.mark.parametrize(
     "answer", [{"problem": "--run-dir: not shared"}, ConfigError("Ray: expected Sebulba 9.9")]
 )
