@@ -71,6 +71,8 @@ class Autosave(Observer):
         self._checkpointer = checkpointer
         self._rows = rows
         self._agreement = agreement
+        # The checkpoint that the run resumes from is kept until every host has a newer one.
+        agreement.last_saved = checkpointer.last_saved
         self._interval_s = interval_s
         # Until the next copy.
         self._wait_s = None if interval_s is None else min(interval_s, FIRST_AFTER_S)

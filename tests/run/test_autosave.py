@@ -5,6 +5,8 @@ import types
 import pytest
 
 from sebulba.run.autosave import Autosave
+from sebulba.storage.checkpoints.checkpointer import Checkpointer, snapshot
+from sebulba.storage.checkpoints.restore import steps_in
 from tests.rings import close, make_ring, rows_observer
 from tests.run.runs import make_config
 
@@ -49,3 +51,28 @@ def test_the_first_checkpoint_does_not_wait_for_a_long_interval(interval_s, expe
         saving.on_poll()
     close(ring)
     assert checkpoints.saved_at == expected
+
+
+def test_the_checkpoint_resumed_from_is_kept_until_every_host_has_a_newer_one(tmp_path):
+    ring, checkpointers = make_ring(make_config(tmp_path)), []
+    agreements = [types.SimpleNamespace(last_saved=0) for _ in range(2)]
+    for host, agreement in enumerate(agreements):
+        Checkpointer(tmp_path / str(host), keep=1).save(10, snapshot({}), {}, score=None)
+        checkpointer = Checkpointer(
+            tmp_path / str(host),
+            keep=1,
+            keep_also=lambda: min(each.last_saved for each in agreements),
+            resumed_from=10,
+        )
+        Autosave(
+            ring,
+            checkpointer,
+            rows=rows_observer(ring)[0],
+            agreement=agreement,
+            interval_s=None,
+            on_warning=pytest.fail,
+        )
+        checkpointers.append(checkpointer)
+    close(ring)
+    checkpointers[0].save(20, snapshot({}), {}, score=None)  # The other host dies in its save.
+    assert steps_in(checkpointers[0].directory) == [10, 20]
