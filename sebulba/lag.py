@@ -68,7 +68,8 @@ def parse_lags(argv: Sequence[str]) -> Sweep:
         ConfigError: a flag or the config of a run is wrong.
     """
     lags, rest = take_flag(argv, "--lags")
-    if any(argument.partition("=")[0] == _LAG_FLAG for argument in rest):
+    own_lag, rest = take_flag(rest, _LAG_FLAG)
+    if own_lag is not None:
         raise ConfigError(f"{_LAG_FLAG}: cannot be combined with this command. Set --lags")
     lags = _LAGS if lags is None else lags
     for text in lags.split(","):

@@ -18,7 +18,7 @@ CATCH = "configs/impala_catch.yaml"
 
 def test_the_runs_are_every_lag_with_every_setting_and_seed_and_none_stops_at_the_goal(tmp_path):
     argv = [CATCH, "--lags", "0,4", "--seeds", "0..1", "--agent.clip-c", "0.5,1"]
-    argv += ["--run.stop-at-return", "0.7", "--run-dir", str(tmp_path)]
+    argv += ["--run.stop_at_return", "0.7", "--run-dir", str(tmp_path)]
     points = parse_lags(argv).points
     configs = [load_config(point.argv[0], point.argv[1:]) for point in points]
     assert {(c.policy_lag, c.agent.clip_c, c.seed) for c in configs} == {
@@ -33,7 +33,9 @@ def test_the_runs_are_every_lag_with_every_setting_and_seed_and_none_stops_at_th
     [
         ([CATCH, "--lags", "0,auto"], "--lags: expected integers as 0,1,4, got '0,auto'"),
         ([CATCH, "--learner.policy-lag", "1"], "Set --lags"),
+        ([CATCH, "--learner.policy_lag=1"], "Set --lags"),
         ([CATCH, "--run.stop-at-return", "high"], "run.stop-at-return"),
+        ([CATCH, "--run.stop_at_return", "high"], "run.stop-at-return"),
         (["configs/a2c_cartpole.yaml"], "learner.allow_uncorrected_lag true"),
     ],
 )

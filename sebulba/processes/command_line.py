@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.config import Config
+from sebulba.config.loading import flag_name
 from sebulba.errors import ConfigError
 
 ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
@@ -55,6 +56,8 @@ class RayShare:
 def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
     """Take a flag and its value out of a command line.
 
+    As in the flags of a config, `_` in its name is `-`.
+
     Returns:
         The value ("" if it is missing; None without the flag) and the other arguments.
 
@@ -66,7 +69,7 @@ def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
     arguments = iter(argv)
     for argument in arguments:
         name, equals, text = argument.partition("=")
-        if name == flag:
+        if name.startswith("--") and flag_name(name) == flag:
             texts.append(text if equals else next(arguments, ""))
         else:
             rest.append(argument)

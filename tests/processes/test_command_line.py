@@ -11,6 +11,7 @@ def test_a_flag_is_taken_out_of_a_command_line():
     assert take_count(argv, "--local") == (3, ["c.yaml", "--seed=1"])
     assert take_count(["--local=2"], "--local") == (2, [])
     assert take_count(["c.yaml"], "--local") == (None, ["c.yaml"])
+    assert take_count(["--num_jobs", "2", "num-jobs"], "--num-jobs") == (2, ["num-jobs"])
 
 
 def test_a_flag_without_a_value_is_taken_out_of_a_command_line():
