@@ -7,6 +7,7 @@ from typing import Literal
 # Activities of actors.
 ACT = "act"  # environment and inference in one jitted call
 ENVIRONMENT = "environment"
+MAKE_ENVIRONMENTS = "make environments"  # only begun; its time counts as environment
 INFERENCE = "inference"
 TRANSFER = "transfer"
 WAIT_FOR_NETWORKS = "wait for networks"

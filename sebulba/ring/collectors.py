@@ -22,7 +22,7 @@ from sebulba.envs.data_checks import check_structure
 from sebulba.errors import PLACE, ConfigError, describe_error
 from sebulba.ring.act_cycle import ActCycle, call_environment, init_carry, jit_on
 from sebulba.ring.act_functions import ActFunctions
-from sebulba.ring.clocks import COMPILE, ENVIRONMENT, WallClock
+from sebulba.ring.clocks import COMPILE, ENVIRONMENT, MAKE_ENVIRONMENTS, WallClock
 from sebulba.ring.fused_cycle import FusedCycle
 from sebulba.ring.records import ActCarry, Collected, Point, StreamStart
 from sebulba.ring.whole_episodes import hold_final_row
@@ -262,7 +262,7 @@ class LocalCollector:
         Raises:
             EnvironmentFault: the constructor, `reset` or `step` failed.
         """
-        self._clock.begin(COMPILE)  # environments on an accelerator are compiled to try them
+        self._clock.begin(MAKE_ENVIRONMENTS)
         names: tuple[str | int, ...] = ()
         if start is not None:
             names = ("cycle", start.cycle)
@@ -280,6 +280,8 @@ class LocalCollector:
             env_step = self._reset()
             for of_cycle in actions:
                 env_step = self._repeat(env_step, of_cycle)
+            self._clock.lap(ENVIRONMENT)
+            self._clock.begin(COMPILE)  # environments on an accelerator are compiled to try them
             env_state = self._build_cycle(env_step)
         except EnvironmentFault:
             raise

@@ -30,11 +30,12 @@ class StuckError(RuntimeError):
     The process has to end by `sebulba.process.end_process`.
 
     Attributes:
-        is_compiling: all that is left are compilations, which nothing can interrupt.
+        what: what all threads that are left do and nothing can interrupt, such as "compiling";
+            empty: something else.
     """
 
-    def __init__(self, message: str, *, is_compiling: bool = False):
-        self.is_compiling = is_compiling
+    def __init__(self, message: str, *, what: str = ""):
+        self.what = what
         super().__init__(message)
 
 
@@ -82,15 +83,19 @@ class RunEnd:
         return self.signal is not None or self.received is not None
 
     @property
-    def is_interrupted_compiling(self) -> bool:
-        """Whether a signal ended the run during a compilation, so that it could not be saved."""
-        is_compiling = isinstance(self.failure, StuckError) and self.failure.is_compiling
-        return is_compiling and self.is_interrupted
+    def interrupted_while(self) -> str:
+        """What a signal ended the run in, such as "compiling", so that it could not be saved.
+
+        Empty if it did not.
+        """
+        if self.is_interrupted and isinstance(self.failure, StuckError):
+            return self.failure.what
+        return ""
 
     @property
     def status(self) -> Literal["done", "interrupted", "failed", "unsaved"]:
         """The word for it in the summary."""
-        if self.failure is not None and not self.is_interrupted_compiling:
+        if self.failure is not None and not self.interrupted_while:
             return "failed"
         if self.unsaved is not None:
             return "unsaved"

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sebulba.process import start_daemon
-from sebulba.ring.clocks import COMPILE, WallClock
+from sebulba.ring.clocks import COMPILE, MAKE_ENVIRONMENTS, WallClock
 from sebulba.ring.deques import Closed
 from sebulba.ring.run_end import RunEnd, StuckError
 
 _POLL_S = 0.2
+# What nothing can interrupt and may take long, each time in another way; in messages.
+_AT_THE_BEGINNING = {COMPILE: "compiling", MAKE_ENVIRONMENTS: "making environments"}
 
 
 class WatchdogError(RuntimeError):
@@ -80,13 +82,13 @@ class Threads:
         """Wait for all threads; the deques must be closed. Return an error if some do not end.
 
         Some activities are waited for, and the deadline begins anew when they end: a compilation
-        for as long as `may_compile` says, and any other for twice its longest time so far, since
-        the update of a large network may take minutes.
+        for as long as `may_compile` says, any other for twice its longest time so far, since the
+        update of a large network may take minutes, and making environments for the longer of both.
 
         Args:
             deadline_s: the time in which the threads have to end.
-            may_compile: whether a thread may continue a compilation that has taken these seconds;
-                asked several times a second.
+            may_compile: whether a thread may continue to compile or to make environments, for which
+                it has taken these seconds; asked several times a second.
         """
         deadline = time.perf_counter() + deadline_s
         for thread, clock in self._threads.items():
@@ -95,9 +97,11 @@ class Threads:
                 is_waited_for = False
                 if current is not None:
                     activity, since = current
-                    is_waited_for = now - since < 2 * clock.longest.get(activity, 0.0)
-                    if activity == COMPILE:
-                        is_waited_for = may_compile(now - since)
+                    # The longest compilation was that of another program.
+                    if activity != COMPILE:
+                        is_waited_for = now - since < 2 * clock.longest.get(activity, 0.0)
+                    if activity in _AT_THE_BEGINNING:
+                        is_waited_for = is_waited_for or may_compile(now - since)
                 if is_waited_for:
                     deadline = max(deadline, now + deadline_s)
                 elif now >= deadline:
@@ -108,8 +112,12 @@ class Threads:
             return None
         names = " and ".join(thread.name for thread in stuck)
         begun = [self._threads[thread].current for thread in stuck]
-        if all(current is not None and current[0] == COMPILE for current in begun):
-            return StuckError(f"{names} still compiling after {deadline_s:g} s", is_compiling=True)
+        activities = {"" if current is None else current[0] for current in begun}
+        if activities <= _AT_THE_BEGINNING.keys():
+            what = " and ".join(
+                text for key, text in _AT_THE_BEGINNING.items() if key in activities
+            )
+            return StuckError(f"{names} still {what} after {deadline_s:g} s", what=what)
         self._dump_stacks()
         return StuckError(f"{names} did not end within {deadline_s:g} s")
 

@@ -262,10 +262,11 @@ def report(finished: Finished) -> int:
     """
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
-    if end.is_interrupted_compiling:
+    if end.interrupted_while:
         number = end.signal or end.received or 0
         env_steps = finished.summary["env_steps"]
-        line = describe_early_stop(number, path, when="while compiling", env_steps=env_steps)
+        when = f"while {end.interrupted_while}"
+        line = describe_early_stop(number, path, when=when, env_steps=env_steps)
         _print_last_line(line, path)
     elif failure is not None:
         if not isinstance(failure, RunDirectoryError):

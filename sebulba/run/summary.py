@@ -88,10 +88,10 @@ def networks_crc32(ring: Ring) -> str | None:
 
 def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
     """Return why a run has ended."""
-    if end.failure is not None and not end.is_interrupted_compiling:
+    if end.failure is not None and not end.interrupted_while:
         return describe_error(end.failure)
     if end.is_interrupted:
-        when = " while compiling" if end.is_interrupted_compiling else ""
+        when = f" while {end.interrupted_while}" if end.interrupted_while else ""
         return f"stopped by {signal.Signals(end.signal or end.received or 0).name}{when}"
     mean = progress.window.return_mean
     if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:

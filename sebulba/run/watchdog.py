@@ -16,6 +16,7 @@ from sebulba.ring.clocks import (
     COMPILE,
     ENVIRONMENT,
     INFERENCE,
+    MAKE_ENVIRONMENTS,
     TRANSFER,
     UPDATE,
     WallClock,
@@ -106,7 +107,7 @@ class Timeouts:
             _limits("actor.env_timeout_s", self.env_s, ENVIRONMENT)
             | _limits("actor.env_timeout_s", self.env_s, ACT, wait_s=longest_update)
             | _limits("learner.update_timeout_s", self.update_s, INFERENCE, TRANSFER)
-            | _limits("run.compile_timeout_s", self.compile_s, COMPILE)
+            | _limits("run.compile_timeout_s", self.compile_s, COMPILE, MAKE_ENVIRONMENTS)
         )
 
     def of_learner(self) -> dict[str, Limit]:

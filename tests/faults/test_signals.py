@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sebulba.ring import run_end, threads
-from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
+from sebulba.ring.clocks import COMPILE, MAKE_ENVIRONMENTS, UPDATE, WallClock
 from sebulba.ring.run_end import RunEnd
 from sebulba.ring.threads import Threads
 from sebulba.run.training import train_to_exit_code
@@ -148,12 +148,17 @@ def test_a_run_that_is_stopped_in_its_second_slow_update_saves_it(tmp_path, monk
     assert steps_in(tmp_path / "checkpoints")[-1] == 2
 
 
+@pytest.mark.parametrize(
+    ("activity", "what"), [(COMPILE, "compiling"), (MAKE_ENVIRONMENTS, "making environments")]
+)
 @pytest.mark.parametrize("awaits", [False, True])
-def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
+def test_a_run_at_its_goal_waits_for_an_actor_that_compiles_or_makes_environments(
+    awaits, activity, what
+):
     """Without the actor's state, the last learner cycles would not be saved."""
     released = threading.Event()
     clock = WallClock()
-    clock.begin(COMPILE)
+    clock.begin(activity)
     running = Threads()
     running.start("actor 0", released.wait, clock)
     polls = itertools.count()
@@ -167,7 +172,7 @@ def test_a_run_at_its_goal_waits_for_an_actor_that_compiles(awaits):
     try:
         stuck = running.join(1e-3, may_compile=may_compile)
         if not awaits:
-            assert "actor 0 still compiling" in str(stuck)
+            assert f"actor 0 still {what}" in str(stuck)
         assert (stuck is None) == awaits
     finally:
         released.set()

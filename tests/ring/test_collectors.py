@@ -1,5 +1,7 @@
 """Who acts is a port: the same networks and the same point give the same result, whoever acts."""
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from sebulba.config import (
     RunConfig,
 )
 from sebulba.envs.base import EnvironmentFault
+from sebulba.ring.clocks import MAKE_ENVIRONMENTS
+from sebulba.ring.records import NOTHING_BEFORE
 from tests.disturbances import (
     CollectorLost,
     collected_of,
@@ -72,6 +76,17 @@ class _Failing(gymnasium.Env):
         return self.np_random.normal(size=3).astype(np.float32), 1.0, False, False, {}
 
 
+class _Noting(_Drifting):
+    """Notes the activity of an actor that makes it."""
+
+    clock = None
+    activities = []  # noqa: RUF012
+
+    def __init__(self):
+        if self.clock is not None:
+            self.activities.append(self.clock.current[0])
+
+
 def make_config(
     env=CATCH,
     *,
@@ -124,6 +139,17 @@ def test_a_new_collector_gives_the_same_from_every_point_of_another(config):
         assert_equal_bits(collected.carry.actor_state, expected.carry.actor_state)
         assert_equal_bits(collected.carry.env_step, expected.carry.env_step)
     close(ring)
+
+
+def test_environments_that_are_recreated_are_made_and_not_compiled():
+    gymnasium.register("Noting-v0", _Noting)
+    ring = make_ring(make_config(EnvConfig(suite="gymnasium", id="Noting-v0"), num_envs=1))
+    _, (networks, point, _) = collected_of(ring, 2)
+    _Noting.clock = ring.actors[0].clock
+    new_stream = dataclasses.replace(point, boundary=NOTHING_BEFORE)
+    ring.actors[0].collector.collect(networks, new_stream)
+    close(ring)
+    assert _Noting.activities == [MAKE_ENVIRONMENTS]
 
 
 @pytest.mark.parametrize("cycle", ["fused", "stepped"])

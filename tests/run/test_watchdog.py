@@ -8,6 +8,7 @@ from sebulba.ring.clocks import (
     AGREEMENT,
     COMPILE,
     ENVIRONMENT,
+    MAKE_ENVIRONMENTS,
     UPDATE,
     WAIT_FOR_QUEUE,
     WallClock,
@@ -107,11 +108,14 @@ def test_watchdog_applies_the_learners_limit_to_collectives(time_now, activity):
     assert Timeouts().of_learner() == of_actor(Timeouts()) == {}
 
 
-@pytest.mark.parametrize("limits", [of_actor, Timeouts.of_learner])
-def test_5_watchdog_limits_compilation(time_now, limits):
+@pytest.mark.parametrize(
+    ("limits", "activity"),
+    [(of_actor, COMPILE), (of_actor, MAKE_ENVIRONMENTS), (Timeouts.of_learner, COMPILE)],
+)
+def test_5_watchdog_limits_compilation_and_making_environments(time_now, limits, activity):
     clock = WallClock()
     watchdog = watch(clock, limits(Timeouts(env_s=1.0, update_s=1.0, compile_s=100.0)))
-    clock.begin(COMPILE)
+    clock.begin(activity)
     check_each_second_until(watchdog, time_now, 100.0)
     time_now.seconds = 102.0
     with pytest.raises(WatchdogError, match=r"the limit is 100 s \(run\.compile_timeout_s\)"):
