@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from sebulba.process import EXIT_NOT_JOINED
 _LOCAL_DEVICES_VARIABLE = "JAX_LOCAL_DEVICE_IDS"
 _POLL_MS = 1000
 _gathers = itertools.count()  # each gather has its own keys; all hosts count alike
+_meetings = itertools.count()  # likewise
 # C holds a pointer to the handler, so Python must never free it.
 _abort_handlers: list[Callable[[int], None]] = []
 
@@ -191,6 +193,28 @@ def _await_text(key: str) -> str:
             # Between two waits, Python handles signals.
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
+
+
+def meet(within_s: float, *, may_wait: Callable[[], bool]) -> None:
+    """Wait for a limited time until every host has called this as often.
+
+    Args:
+        within_s: in seconds.
+        may_wait: asked every second; False ends the wait.
+    """
+    if not are_several():
+        return
+    number, (own, num_hosts) = next(_meetings), place()
+    _client().key_value_set_bytes(f"sebulba/met/{number}/{own}", b"")
+    deadline, missing = time.monotonic() + within_s, set(range(num_hosts))
+    while missing and may_wait() and time.monotonic() < deadline:
+        host = min(missing)
+        try:
+            _client().blocking_key_value_get_bytes(f"sebulba/met/{number}/{host}", _POLL_MS)
+            missing.remove(host)
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                return  # A host is lost, which ends this process.
 
 
 def check_equal(what: Mapping[str, str]) -> None:

@@ -75,6 +75,7 @@ _CODES: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int],
     ((StuckError, WatchdogError, EnvironmentTimeout), EXIT_STUCK),
 )
 """Exit codes of failures by the type of the error; of all others `EXIT_FAILED`."""
+_SAVED_WITHIN_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,6 +142,9 @@ def finish(
             _close_environments(ring, config.run.close_timeout_s, display)
         display.close()
         display.detail(f"networks: CRC32 {summary['networks_crc32'] or 'unknown'}")
+        if end.failure is None:  # else this host ends the others
+            # The last checkpoint is complete once they have saved their shares.
+            hosts.meet(_SAVED_WITHIN_S, may_wait=lambda: not end.has_late_signal)
         _show_result(summary, config, path, display, started_in=started_in)
     return Finished(
         config=config,

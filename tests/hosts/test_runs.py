@@ -170,15 +170,19 @@ def test_hosts_resume_together(config, finished):
     assert first["networks_crc32"] == second["networks_crc32"] != earlier["networks_crc32"]
 
 
-def test_a_signal_to_one_host_stops_both_at_the_same_cycle(config, tmp_path):
-    with hosts(config, tmp_path / "run", *ENDLESS) as processes:
+def test_a_signal_to_one_host_stops_both_at_the_same_cycle_and_both_name_it(config, tmp_path):
+    train = ("tests.hosts.slow_save",)
+    with hosts(config, tmp_path / "run", *ENDLESS, train=train) as processes:
         wait_for(lambda: checkpoints(tmp_path / "run"), *processes)
         processes[1].send_signal(signal.SIGTERM)
         ends = [end_of(process) for process in processes]
     assert [code for code, _ in ends] == [TERMINATED, TERMINATED], ends
     first, second = summaries(tmp_path / "run")
     assert first["status"] == second["status"] == "interrupted"
-    assert first["learner_cycles"] == second["learner_cycles"] == checkpoints(tmp_path / "run")[-1]
+    last = checkpoints(tmp_path / "run")[-1]
+    assert first["learner_cycles"] == second["learner_cycles"] == last
+    for _, output in ends:
+        assert f"The last checkpoint is of cycle {last}; to resume" in output
 
 
 @pytest.mark.parametrize(
