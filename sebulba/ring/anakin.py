@@ -87,29 +87,37 @@ def reason_against_one_program(
         actor_devices: the device of each actor.
         learner_devices: this host's learner devices.
     """
+    num_actors = len(actor_devices)
+    are_shared = set(actor_devices) == set(learner_devices)
     expectations = (
-        ("learner.policy_lag", "a number", "null" if policy_lag is None else "a number"),
-        ("actor.rollout", "steps", "episodes" if has_whole_episodes else "steps"),
-        ("actor.on_env_error", "fail", "restart" if may_restart else "fail"),
-        ("learner.mapping", "shard_map", mapping),
-        ("distributed: number of hosts", 1, num_hosts),
-        ("JAX_DISABLE_JIT", False, is_jit_disabled()),
-        ("env: JAX environments in a fused act cycle", True, has_jax_environments),
+        ("learner.policy_lag", policy_lag is not None, "a number", "null"),
+        ("actor.rollout", not has_whole_episodes, "steps", "episodes"),
+        ("actor.on_env_error", not may_restart, "fail", "restart"),
+        ("learner.mapping", mapping == "shard_map", "shard_map", mapping),
+        ("distributed", num_hosts == 1, "one host", num_hosts),
+        ("JAX_DISABLE_JIT", not is_jit_disabled(), False, True),
+        ("env.suite", has_jax_environments, "JAX environments in a fused act cycle", "others"),
         (
-            "learner.trajectories_per_cycle modulo the actors",
-            0,
-            trajectories_per_cycle % len(actor_devices),
+            "learner.trajectories_per_cycle",
+            trajectories_per_cycle % num_actors == 0,
+            f"a multiple of the {num_actors} actors",
+            trajectories_per_cycle,
         ),
         (
-            "devices.learner: the same devices as devices.actor",
-            True,
-            set(actor_devices) == set(learner_devices),
+            "devices.learner",
+            are_shared,
+            f"the devices of devices.actor ({_names_of(actor_devices)})",
+            _names_of(learner_devices),
         ),
     )
-    for what, expected, got in expectations:
-        if got != expected:
-            return f"{what}: expected {expected} with run.mode anakin, got {got}"
+    for key, is_met, expected, got in expectations:
+        if not is_met:
+            return f"{key}: expected {expected} with run.mode anakin, got {got}"
     return None
+
+
+def _names_of(devices: Sequence[jax.Device]) -> str:
+    return ", ".join(sorted({f"{device.platform} {device.id}" for device in devices}))
 
 
 def act_cycles_of(ring: Ring) -> tuple[Any, ...]:

@@ -204,7 +204,13 @@ def cycles_until_due(
 
 
 def with_equal_updates(agent: Agent, first: int, num_cycles: int) -> tuple[int, int]:
-    """Return how many cycles from a first one have as many updates as that, and these."""
+    """Return how many cycles in a row have the same number of updates, and that number.
+
+    Args:
+        agent: says how many updates a cycle has.
+        first: the number of the first cycle.
+        num_cycles: at most.
+    """
     updates = [num_updates_of(agent, first + i) for i in range(num_cycles)]
     same = itertools.takewhile(lambda each: each == updates[0], updates)
     return len(list(same)), updates[0]

@@ -73,14 +73,19 @@ class RunEnd:
         return self.goal or self.signal is not None or self.failure is not None
 
     @property
-    def interrupts(self) -> bool:
+    def closes_at_once(self) -> bool:
         """Whether the supervisor closes the deques now instead of waiting for the learner."""
         return self.signal is not None and not self._hosts_agree
 
     @property
+    def stopped_by(self) -> int | None:
+        """The signal that stopped the run or, on several hosts, this process; None: no signal."""
+        return self.signal or self.received
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the user asked this process or, on several hosts, any of them to stop."""
-        return self.signal is not None or self.received is not None
+        return self.stopped_by is not None
 
     @property
     def interrupted_while(self) -> str:

@@ -52,13 +52,13 @@ class Threads:
         self._threads[start_daemon(guarded, name)] = clock
 
     def wait(self, name: str, end: RunEnd, on_poll: Callable[[], None]) -> None:
-        """Wait until the named thread has ended or `end` interrupts; poll meanwhile.
+        """Wait until the named thread has ended or `end` closes the deques at once; poll meanwhile.
 
         Raises:
             WatchdogError: a thread exceeded its limit; the stacks of all threads go to stderr.
             BaseException: the exception that ended any of the threads, or that `on_poll` raised.
         """
-        while not end.interrupts:
+        while not end.closes_at_once:
             try:
                 on_poll()
             except WatchdogError:

@@ -252,7 +252,7 @@ def exit_code_of(end: RunEnd) -> int:
     if failure is None and end.unsaved is not None:
         return EXIT_UNSAVED
     if end.is_interrupted and (failure is None or isinstance(failure, StuckError)):
-        return EXIT_SIGNAL_BASE + (end.signal or end.received or 0)
+        return EXIT_SIGNAL_BASE + (end.stopped_by or 0)
     if failure is None:
         return EXIT_DONE
     return next((code for types, code in _CODES if isinstance(failure, types)), EXIT_FAILED)
@@ -267,7 +267,7 @@ def report(finished: Finished) -> int:
     end, path = finished.end, finished.path
     failure, code = end.failure, exit_code_of(end)
     if end.interrupted_while:
-        number = end.signal or end.received or 0
+        number = end.stopped_by or 0
         env_steps = finished.summary["env_steps"]
         when = f"while {end.interrupted_while}"
         line = describe_early_stop(number, path, when=when, env_steps=env_steps)

@@ -37,7 +37,7 @@ def describe_early_stop(number: int, path: pathlib.Path, *, when: str, env_steps
 
 def describe_unsaved(end: RunEnd, path: pathlib.Path) -> str:
     """Return the last line on stderr of a run that did not fail, but whose end is not saved."""
-    number = end.signal or end.received
+    number = end.stopped_by
     how = f"stopped by {signal.Signals(number).name}" if number else "reached its goal"
     return (
         f"sebulba: {how}, but the last state is not saved: {escaped(end.unsaved or '')}."

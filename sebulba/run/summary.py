@@ -92,7 +92,7 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
         return describe_error(end.failure)
     if end.is_interrupted:
         when = f" while {end.interrupted_while}" if end.interrupted_while else ""
-        return f"stopped by {signal.Signals(end.signal or end.received or 0).name}{when}"
+        return f"stopped by {signal.Signals(end.stopped_by or 0).name}{when}"
     mean = progress.window.return_mean
     if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
         return f"the mean return reached {run.stop_at_return:,g}"

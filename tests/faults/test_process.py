@@ -156,7 +156,7 @@ def test_a_signal_during_a_compilation_says_so_and_what_was_learned(
             self.signal = signal.SIGTERM
         return self.signal is not None
 
-    monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_compiles))
+    monkeypatch.setattr(RunEnd, "closes_at_once", property(signal_once_it_compiles))
     assert training.train_to_exit_code(make_config(tmp_path)) == 143
     assert ends == [143]
     assert capsys.readouterr().err.splitlines()[-1] == (

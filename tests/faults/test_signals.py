@@ -137,7 +137,7 @@ def test_a_run_that_is_stopped_in_its_second_slow_update_saves_it(tmp_path, monk
                 self.signal = signal.SIGTERM
         return self.signal is not None
 
-    monkeypatch.setattr(RunEnd, "interrupts", property(is_in_second_update))
+    monkeypatch.setattr(RunEnd, "closes_at_once", property(is_in_second_update))
     config = make_config(
         tmp_path,
         agent="tests.faults.hanging:SlowToLearn",

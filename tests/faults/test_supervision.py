@@ -153,7 +153,7 @@ def test_learner_that_outlasts_a_stop_signal_ends_the_process_with_the_signal_s_
             self.signal = signal.SIGTERM
         return self.signal is not None
 
-    monkeypatch.setattr(RunEnd, "interrupts", property(signal_once_it_learns))
+    monkeypatch.setattr(RunEnd, "closes_at_once", property(signal_once_it_learns))
     assert training.train_to_exit_code(make_config(tmp_path)) == 143
     assert ends == [143]
     last = last_line(capsys)

@@ -289,10 +289,24 @@ def test_a_goal_that_a_callback_sets_during_a_call_ends_the_run_after_a_cycle_of
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [("--learner.policy-lag", "null"), ("--env.suite", "envpool", "--env.id", "CartPole-v1")],
+    ("flags", "message"),
+    [
+        (
+            ("--learner.policy-lag", "null"),
+            "learner.policy_lag: expected a number with run.mode anakin, got null",
+        ),
+        (
+            ("--env.suite", "envpool", "--env.id", "CartPole-v1"),
+            "env.suite: expected JAX environments in a fused act cycle with run.mode anakin, got",
+        ),
+        (
+            ("--actor.threads-per-device", "2", "--learner.trajectories-per-cycle", "1"),
+            "learner.trajectories_per_cycle: expected a multiple of the 2 actors with run.mode"
+            " anakin, got 1. Or set run.mode auto",
+        ),
+    ],
 )
-def test_a_run_that_cannot_be_one_program_is_refused(tmp_path, flags, capfd):
+def test_a_run_that_cannot_be_one_program_is_refused(tmp_path, flags, message, capfd):
     config = make_config("ppo_bandit", *flags, mode="anakin", run_dir=tmp_path / "run")
     assert training.train_to_exit_code(config) == EXIT_CONFIG
-    assert "with run.mode anakin, got" in capfd.readouterr().err
+    assert message in capfd.readouterr().err
