@@ -29,7 +29,6 @@ from sebulba.storage.fingerprint import describe_cpu
 from sebulba.types import EnvironmentSpec, Networks
 
 _POLL_S = 0.2
-_CLOSE_TIMEOUT_S = 5.0
 # A start on a busy machine takes several seconds.
 _SILENT_S = 10.0
 _MAX_NAMES = 8  # in a line
@@ -225,13 +224,7 @@ class RemoteCollector:
         self._is_interrupted = True
 
     def close(self) -> None:
-        """End the process, and close its environments if it answers."""
-        if self._stage in (_NEW, _ACTING) and not self._is_interrupted:
-            try:
-                self._remote.call("close")
-                self._remote.wait(_CLOSE_TIMEOUT_S)
-            except (ProcessLost, ProcessGone):
-                pass
+        """Kill the process, whose environments are not closed."""
         self._remote.kill()
 
     def _placed(self, tree: Any) -> Any:

@@ -87,16 +87,6 @@ class ActingProcess:
 
         return self._answer(collect, needs_set_up=True)
 
-    def close(self) -> "Answer":
-        """Close the environments."""
-
-        def close() -> "Answer":
-            if self._collector is not None:
-                self._collector.close()
-            return {}, None, None
-
-        return self._answer(close)
-
     def _answer(self, work: "Callable[[], Answer]", *, needs_set_up: bool = False) -> "Answer":
         if needs_set_up and self._collector is None:
             return {"end": NOT_SET_UP, **_place()}, None, None
