@@ -18,7 +18,6 @@ from sebulba.ring import make as making
 from sebulba.ring import programs as making_programs
 from sebulba.ring.deques import Closed
 from sebulba.ring.fused_cycle import FusedCycle
-from sebulba.ring.learner import update_program
 from sebulba.ring.records import DueTimes as DueTimes
 from sebulba.ring.ring import Observer as Observer
 from sebulba.ring.running import run as run
@@ -189,7 +188,12 @@ def run_config(config, directory=None, *, which=None, stop_at_cycle=None, warnin
 
 def _is_ahead(ring):
     """Whether something has been acted that is not learned from."""
-    return ring.ledger.total("acted") > ring.ledger.total("learned")
+    return total_of(ring, "acted") > total_of(ring, "learned")
+
+
+def total_of(ring, stage):
+    """Return the env steps of all actors of a ring in a stage, or in any (`acted`)."""
+    return sum(account[stage] for account in ring.ledger.balance())
 
 
 def resume(ring, directory, which="latest"):
@@ -278,7 +282,7 @@ def episodes_interrupted(ring):
 def trace_update(ring, item):
     """Return the traced program of a learner cycle with one update, which takes an item."""
     learner = ring.learner
-    program = update_program(learner.programs.device_update, learner.learner_devices, num_updates=1)
+    program = learner.programs.update(1, has_unrolls=True)
     return program.trace(learner.state, (item.unroll,), EnvStepCount.of(0))
 
 

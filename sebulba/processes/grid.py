@@ -23,7 +23,7 @@ from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.processes.command_line import RayShare, take_count, take_ray, take_seeds
 from sebulba.processes.ray_runs import train_runs_on_ray
 from sebulba.processes.run_holder import with_resume
-from sebulba.processes.runs import TrainingRun, train_runs
+from sebulba.processes.runs import TrainingRun, say, train_runs
 
 _TASK = "SLURM_ARRAY_TASK_ID"
 _MAX_RUNS = 10_000
@@ -261,11 +261,6 @@ def train_points(sweep: Sweep, points: Sequence[Point]) -> int:
         on_start=on_start,
         on_end=on_end,
     )
-
-
-def say(text: str) -> None:
-    """Print a line of progress; results alone go to standard output."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def print_table(

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,7 +13,7 @@ from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster, room_fo
 from sebulba.processes.ray_process import RayProcess
 from sebulba.processes.remote_runs import RemoteRun, train_elsewhere
 from sebulba.processes.run_holder import Order, RunHolder
-from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun
+from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun, say
 
 MAX_RESTARTS = 20
 """Of one run, after losses of its process or machine."""
@@ -159,8 +158,3 @@ def order_of(
 def prefixed_by(name: str) -> Callable[[str], None]:
     """Return a function that prints lines of a run to stderr, each after the run's name."""
     return lambda line: say(f"[{name}] {line}")
-
-
-def say(text: str) -> None:
-    """Print a line to stderr."""
-    print(text, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -88,3 +89,8 @@ def train_runs(
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
+
+
+def say(text: str) -> None:
+    """Print a line of progress; results alone go to standard output."""
+    print(text, file=sys.stderr, flush=True)

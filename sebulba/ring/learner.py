@@ -13,7 +13,7 @@ from sebulba.agent import Agent, Metrics
 from sebulba.agent_check import num_updates_of
 from sebulba.config import LearnerConfig
 from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_replicated
-from sebulba.devices.mapping import Mapped, Mapping, map_over_learner_devices
+from sebulba.devices.mapping import Mapped, map_over_learner_devices
 from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
 from sebulba.ring.records import Unroll
@@ -88,10 +88,11 @@ class LearnerPrograms:
         """Return the jitted call of so many updates, and whether it is given trajectories."""
         key = (num_updates, has_unrolls)
         if key not in self._updates:
-            self._updates[key] = update_program(
-                self.device_update,
+            self._updates[key] = map_over_learner_devices(
+                functools.partial(self.device_update.cycle, num_updates=num_updates),
                 self.learner_devices,
-                num_updates=num_updates,
+                out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
+                donate_argnums=(0,),  # the state
                 mapping=self.mapping_name,
             )
         return self._updates[key]
@@ -269,27 +270,3 @@ class Learner:
     def networks_on(self, device: jax.Device) -> Networks:
         """Return the published networks on a device; they are never donated."""
         return fetch_replicated(self.published, device)
-
-
-def update_program(
-    device_update: Update,
-    learner_devices: LearnerDevices,
-    *,
-    num_updates: int,
-    mapping: Mapping = "shard_map",
-) -> Mapped:
-    """Return the jitted call of `device_update.cycle`, which donates the state.
-
-    Args:
-        device_update: the functions of one learner device.
-        learner_devices: the learner devices of all hosts.
-        num_updates: optimisation steps of a call.
-        mapping: `learner.mapping`.
-    """
-    return map_over_learner_devices(
-        functools.partial(device_update.cycle, num_updates=num_updates),
-        learner_devices,
-        out_specs=(STATE_SPECS, REPLICATED, REPLICATED),
-        donate_argnums=(0,),
-        mapping=mapping,
-    )

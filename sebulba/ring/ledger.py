@@ -59,13 +59,6 @@ class Ledger:
             self._acted = list(learned)
             self._stages = [dict.fromkeys(STAGES, 0) | {"learned": steps} for steps in learned]
 
-    def total(self, stage: Stage | Literal["acted"]) -> int:
-        """Return the env steps of all actors in a stage, or in any (`acted`)."""
-        with self._lock:
-            if stage == "acted":
-                return sum(self._acted)
-            return sum(stages[stage] for stages in self._stages)
-
     def balance(self) -> list[dict[str, int]]:
         """Return each actor's account: `acted` and every stage.
 

@@ -10,7 +10,7 @@ from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, Learne
 from sebulba.errors import ConfigError
 from tests.disturbances import before, before_learning_from, wrap_act_cycle
 from tests.ring_parts import published
-from tests.rings import make_ring, run_ring, stop
+from tests.rings import make_ring, run_ring, stop, total_of
 from tests.toys import ToyConfig, ToyState
 
 pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.shares_programs]
@@ -214,7 +214,7 @@ def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(m
     assert error.value.__notes__ == ["This happened in the learner, cycle 1."]
     accounts = ring.ledger.balance()
     assert sum(account["learned"] for account in accounts) == 0
-    assert sum(account["discarded"] for account in accounts) == ring.ledger.total("acted") > 0
+    assert sum(account["discarded"] for account in accounts) == total_of(ring, "acted") > 0
 
 
 @pytest.mark.parametrize("mode", ["threads", "serial"])
@@ -227,7 +227,7 @@ def test_a_stop_request_ends_the_run_between_cycles(mode):
 
     run_ring(ring, mode=mode, on_cycle=stop_after_three)
     assert ring.learner.num_cycles >= 3
-    assert ring.ledger.total("learned") == ring.progress.env_steps
+    assert total_of(ring, "learned") == ring.progress.env_steps
 
 
 def test_environments_that_cannot_be_split_over_the_learner_devices_are_refused():
