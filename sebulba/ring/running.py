@@ -112,7 +112,7 @@ def run(
         if failure is not None:
             raise failure
     except EnvironmentFault:
-        # Slurm and systemd signal all processes of a run: its environments' workers end as well.
+        # Slurm and systemd signal all processes of a run, also those that environments have started.
         if ring.end.signal is None:
             raise
     finally:
