@@ -19,7 +19,7 @@ from sebulba_agents.config import PPOConfig
 from tests.envs.stub import Stub
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
-CARTPOLE = load_config("impala_cartpole", {"agent.network": "auto"})
+CARTPOLE = load_config(None, {"env.id": "CartPole-v1", "agent.name": "impala"})
 
 
 def make(config, *, num_envs, seed):
