@@ -381,7 +381,7 @@ def _at_least_one(text: str) -> int:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) < 2**31:
+    if not text.isdecimal() or int(text) >= 2**31:
         raise argparse.ArgumentTypeError(f"expected an integer in [0, 2**31), got {text}")
     return int(text)
 

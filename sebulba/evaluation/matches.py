@@ -121,10 +121,8 @@ def _check_in_turns(run: StoredPolicy) -> None:
         environment = make_environment(_game_of(run), num_envs=1, seed=0)
         environment.close()
         is_in_turns = isinstance(environment, GameInTurns)
-    except (
-        ConfigError,
-        EnvironmentFault,
-    ):  # It has no option that says who moves for the opponent.
+    except (ConfigError, EnvironmentFault):
+        # It has no option that says who moves for the opponent.
         is_in_turns = False
     if not is_in_turns:
         raise ConfigError(

@@ -112,8 +112,7 @@ def run(
         if failure is not None:
             raise failure
     except EnvironmentFault:
-        # Slurm and systemd signal all processes of a run, also those that environments have
-        # started.
+        # Slurm and systemd signal all processes of a run, also those of its environments.
         if ring.end.signal is None:
             raise
     finally:
