@@ -21,7 +21,7 @@ from sebulba.types import ActorState, Clock, EnvStep, Networks, PyTree, RunSpec
 
 # The learner keeps the metrics of each until the cycle ends.
 _MAX_UPDATES = 100_000
-_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
+MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _OPTIONAL_METHODS = {"advance_actor_state", "copy_to_targets", "policy_observation"}
 _TAKE_CLOCK = {"loss", "optimize"}
 
@@ -173,7 +173,7 @@ def _check_differentiable(agent: Agent, networks: PyTree) -> None:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             continue
         # Without updates there are no gradients, and a table of integers is as good as any.
-        if any(num_updates_of(agent, cycle) for cycle in range(_MAX_CYCLES_WITHOUT_UPDATE)):
+        if any(num_updates_of(agent, cycle) for cycle in range(MAX_CYCLES_WITHOUT_UPDATE)):
             name = ".".join(part for part in ("networks", leaf_name(path)) if part)
             raise AgentError(
                 f"{name}: expected real or complex numbers, since gradients are taken, got"

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 
 from sebulba.agent import Agent
+from sebulba.agent_check import MAX_CYCLES_WITHOUT_UPDATE
 from sebulba.check.capture import CaptureConfig, CapturingAgent
 from sebulba.check.probe import ProbeEnvironment, probe_config
 from sebulba.check.settings import settings_of, with_settings
@@ -27,7 +28,6 @@ from sebulba.ring.programs import make_programs
 from sebulba.ring.ring import Ring
 from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
 
-_MAX_CYCLES_WITHOUT_UPDATE = 1_000  # then the agent counts as one that takes no updates
 _MIN_THREADS = 2  # two actors are needed to find what they share
 
 
@@ -91,7 +91,7 @@ class Subject:
     @functools.cached_property
     def first_learning_cycle(self) -> int | None:
         """The first learner cycle with an update; None: none in the first 1,000."""
-        counts = map(self.agent.num_updates_per_cycle, range(_MAX_CYCLES_WITHOUT_UPDATE))
+        counts = map(self.agent.num_updates_per_cycle, range(MAX_CYCLES_WITHOUT_UPDATE))
         return next((cycle for cycle, count in enumerate(counts) if count), None)
 
     @property
