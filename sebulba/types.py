@@ -214,6 +214,8 @@ class RunSpec:
     num_hosts: int = 1  # all with the same numbers of actors and devices
     # The players of each group with networks of its own; empty: all share them.
     groups: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    # For the agent of a group, whose `environment` has the group's players only; None: no groups.
+    num_players_of_all_groups: int | None = None
 
     @property
     def num_streams(self) -> int:
@@ -224,6 +226,12 @@ class RunSpec:
     def num_streams_of_all_hosts(self) -> int:
         """Streams of all actors of all hosts."""
         return self.num_streams * self.num_actors * self.num_hosts
+
+    @property
+    def num_streams_of_all_groups(self) -> int:
+        """Streams of all actors of all hosts, with those of other groups' players."""
+        num_players = self.num_players_of_all_groups or self.environment.num_players
+        return self.num_envs * num_players * self.num_actors * self.num_hosts
 
     @property
     def num_streams_per_learner_device(self) -> int:

@@ -62,18 +62,18 @@ class ScheduledExploration:
 
     def advance(self, state: ExplorationState, env_steps: int) -> ExplorationState:
         """Return a new actor's state for a run that has taken `env_steps` on all hosts."""
-        own = min(env_steps // self._run_spec.num_streams_of_all_hosts, _MAX_INT32)
+        own = min(env_steps // self._run_spec.num_streams_of_all_groups, _MAX_INT32)
         return dataclasses.replace(state, env_steps=jnp.full_like(state.env_steps, own))
 
     def epsilon(self, state: ExplorationState) -> jax.Array:
         """Return the current exploration rates `[B]`.
 
         An actor does not know the env steps of other actors: each environment estimates the run's
-        as its own times the number of environments.
+        as its own times the number of streams, one for each player of each environment.
         """
         epsilon = value_at(
             self._epsilon,
-            state.env_steps.astype(jnp.float32) * self._run_spec.num_streams_of_all_hosts,
+            state.env_steps.astype(jnp.float32) * self._run_spec.num_streams_of_all_groups,
             total_env_steps=self._run_spec.total_env_steps,
         )
         return jnp.power(epsilon, state.epsilon_power)

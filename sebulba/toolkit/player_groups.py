@@ -252,6 +252,10 @@ def with_groups(make: Callable[[RunSpec], Agent], run_spec: RunSpec) -> GroupedA
 
     def make_group(size: int) -> Agent:
         of_group = dataclasses.replace(environment, num_players=size)
-        return make(dataclasses.replace(run_spec, environment=of_group, groups={}))
+        return make(
+            dataclasses.replace(
+                run_spec, environment=of_group, groups={}, num_players_of_all_groups=num_players
+            )
+        )
 
     return GroupedAgent(groups, make_group)

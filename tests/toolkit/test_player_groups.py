@@ -99,6 +99,19 @@ def trajectory_of(agent, networks, rng):
     return Trajectory(env_steps=rows, action=action, extras=extras), before, after
 
 
+@pytest.mark.parametrize("groups", ["{}", GROUPS])
+def test_exploration_counts_the_rows_of_the_players_of_all_groups(groups):
+    schedule = "{schedule: linear, start: 1.0, end: 0.0, env_steps: 6000}"
+    agent, _ = make("--agent.epsilon", schedule, groups=groups, config="pqn_bandit")
+    networks = jitted(agent.init_networks)(jax.random.key(0))
+    state = agent.advance_actor_state(init_actor_state(agent, networks), 3000)
+    agents = {"all": agent} if groups == "{}" else agent._agents
+    states = {"all": state} if groups == "{}" else state
+    for name, state in states.items():
+        np.testing.assert_array_equal(state.env_steps, 3000 // NUM_ROWS)
+        np.testing.assert_allclose(agents[name].exploration.epsilon(state), 0.5)
+
+
 def test_a_group_learns_from_the_rows_of_its_players_alone():
     agent, _ = make(*PPO)
     networks = jitted(agent.init_networks)(jax.random.key(0))
