@@ -23,6 +23,7 @@ from sebulba.agent import ActorStateSharding, Metrics
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit import replay
+from sebulba.toolkit.normalization import clip_rewards
 from sebulba.toolkit.reductions import mean_share
 from sebulba.toolkit.replay import ReplayState, Row, Sample
 from sebulba.toolkit.schedules import at_clock
@@ -290,9 +291,11 @@ class GumbelMuZero(TargetNetworkAgent):
         )
 
     def _targets(self, key: jax.Array, rows: Row, planned: Planned) -> UnrollTargets:
+        # Also in the values: a search adds the model's rewards, which are clipped, to values.
+        reward = clip_rewards(rows.env_step.reward, self._config.reward_limit)
         return unroll_targets(
             key,
-            rows.env_step,
+            dataclasses.replace(rows.env_step, reward=reward),
             action=rows.action,
             policy=planned.policy[: self._config.unroll_length + 1],
             values=planned.value,

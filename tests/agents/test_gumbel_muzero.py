@@ -6,6 +6,7 @@ import json
 import sys
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,6 +208,28 @@ def test_sequences_start_in_valid_rows_with_the_error_of_the_first_value():
         value += gamma**2 * float(planned.value[t + 2, b])
     error = abs(value - float(planned.value[t, b]))
     np.testing.assert_allclose(mass[t, b], error, rtol=1e-4)
+
+
+def test_values_are_of_the_rewards_that_the_model_learns():
+    agent, _ = agent_and_networks()
+    rng = np.random.default_rng(0)
+    env_steps = random_env_steps(0, K + CONFIG.n_step, NUM_ENVS)
+    reward = rng.choice([-100.0, 3.0, 100.0], env_steps.reward.shape).astype(np.float32)
+    planned = Planned(
+        policy=jnp.ones((*reward.shape, NUM_ACTIONS)) / NUM_ACTIONS, value=jnp.zeros(reward.shape)
+    )
+
+    def targets_of(reward):
+        rows = types.SimpleNamespace(
+            env_step=dataclasses.replace(env_steps, reward=jnp.asarray(reward)),
+            action=jnp.zeros(reward.shape, jnp.int32),
+        )
+        return agent._targets(jax.random.key(0), rows, planned)
+
+    limit = CONFIG.reward_limit
+    got, expected = targets_of(reward), targets_of(np.clip(reward, -limit, limit))
+    chex.assert_trees_all_equal(got, expected)
+    assert np.abs(got.value).max() <= CONFIG.n_step * limit
 
 
 def test_a_rarely_drawn_sequence_does_not_take_the_weight_of_the_others():
