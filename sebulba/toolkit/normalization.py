@@ -35,7 +35,7 @@ class RunningMoments:
 
 
 def init_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Return mean 0, variance 1 and count 0: standardising with them changes nothing."""
+    """Return mean 0, variance 1 and count 0, by which `normalize` only clips."""
     return RunningMoments(
         count=jnp.zeros((), jnp.float32),
         mean=jnp.zeros(shape, jnp.float32),
@@ -47,9 +47,10 @@ def moments_of(x: jax.Array, mask: jax.Array) -> RunningMoments:
     """Return the moments of the entries of all learner devices where `mask`.
 
     Args:
-        x: `[T, B, ...]`, float32.
+        x: `[T, B, ...]`, float.
         mask: `[T, B]`, bool; all False: merging them changes nothing.
     """
+    x = x.astype(jnp.float32)  # Sums of many float16 are infinite or rounded.
     mean = masked_feature_mean(x, mask)
     return RunningMoments(
         count=masked_sum(jnp.ones(mask.shape, jnp.float32), mask),
@@ -106,7 +107,7 @@ class Normalization:
 def init_normalization(
     observation: PyTree, *, of_observations: bool, of_rewards: bool
 ) -> Normalization:
-    """Return empty moments, which normalise nothing yet.
+    """Return empty moments, by which observations are only clipped.
 
     Args:
         observation: `EnvironmentSpec.observation`.

@@ -40,6 +40,13 @@ def test_merged_batches_have_the_moments_of_all_entries(offset):
     np.testing.assert_allclose(moments.variance, seen.var(axis=0), rtol=1e-3)
 
 
+def test_moments_of_half_precision_are_those_of_single():
+    x = np.random.default_rng(0).normal(20.0, 3.0, (64, 64, 2)).astype(np.float16)
+    moments = moments_of(jnp.asarray(x), jnp.ones((64, 64), bool))
+    np.testing.assert_allclose(moments.mean, x.mean(axis=(0, 1), dtype=np.float64), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance, x.var(axis=(0, 1), dtype=np.float64), rtol=1e-4)
+
+
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_batch_with_nothing_in_it_changes_nothing_at_all(before):
     x, mask = map(jnp.asarray, make_batches())
