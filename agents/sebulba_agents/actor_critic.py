@@ -7,7 +7,7 @@ per learner cycle. PPO adds targets and epochs of minibatches.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -20,6 +20,7 @@ from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.cores import core_settings
 from sebulba.toolkit.critic_observation import CriticObservation, SameObservation
 from sebulba.toolkit.distributions import Distribution, legal_only
+from sebulba.toolkit.minibatches import TransitionBatch
 from sebulba.toolkit.normalization import (
     Normalization,
     clip_rewards,
@@ -39,6 +40,8 @@ from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
 from sebulba_agents.config import ActorCriticConfig
 from sebulba_agents.networks import ActorCritic, CoreState, PolicyValue
+
+_Batch = TypeVar("_Batch", bound=Trajectory | TransitionBatch)
 
 
 @pytree_dataclass
@@ -355,11 +358,11 @@ class ActorCriticAgent(Agent):
         return at_clock(self._config, clock, self._run_spec)
 
 
-def with_scaled_rewards(networks: ActorCriticNetworks, trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory with normalised rewards, if rewards are normalised."""
-    reward = networks.normalization.scale(trajectory.env_steps.reward)
-    env_steps = dataclasses.replace(trajectory.env_steps, reward=reward)
-    return dataclasses.replace(trajectory, env_steps=env_steps)
+def with_scaled_rewards(networks: ActorCriticNetworks, batch: _Batch) -> _Batch:
+    """Return the batch with normalised rewards, if rewards are normalised."""
+    reward = networks.normalization.scale(batch.env_steps.reward)
+    env_steps = dataclasses.replace(batch.env_steps, reward=reward)
+    return dataclasses.replace(batch, env_steps=env_steps)
 
 
 def rewards_and_discounts(

@@ -235,6 +235,7 @@ class PPO(ActorCriticAgent):
             batch = choose_transitions(experience, chosen)
             # A feed-forward network does not look at the last action.
             outputs, _ = self.unroll(networks, batch.env_steps, jnp.zeros_like(batch.action), ())
+        batch = with_scaled_rewards(networks, batch)
         loss, metrics = self._loss(outputs, batch, self._config_at(clock))
         return loss, (experience, metrics)
 

@@ -20,7 +20,7 @@ from sebulba.toolkit.normalization import (
 from sebulba.types import Clock
 from sebulba_agents.config import ImpalaConfig, PPOConfig
 from sebulba_agents.impala import make_impala
-from sebulba_agents.ppo import PPO
+from sebulba_agents.ppo import PPO, ppo_loss
 from tests.compiled import jitted
 from tests.on_policy import (
     LENGTH,
@@ -198,6 +198,27 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
     np.testing.assert_allclose(
         got.extras.advantages, expected.extras.advantages, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("num_minibatches", [1, 2])
+def test_a_loss_of_the_users_sees_scaled_rewards(num_minibatches):
+    seen = []
+
+    def loss(outputs, batch, config):
+        seen.append(batch.env_steps.reward)
+        return ppo_loss(outputs, batch, config)
+
+    config = PPOConfig(hidden_sizes=(8, 8), num_minibatches=num_minibatches, **SETTINGS)
+    agent = PPO(config, make_run_spec(), loss=loss)
+    networks = with_moments(make_networks(agent))
+    initial, trajectory = act_along_stream(agent, networks, make_stream())
+    ones = jnp.ones_like(jnp.asarray(trajectory.env_steps.reward))
+    env_steps = dataclasses.replace(trajectory.env_steps, reward=ones)
+    trajectory = dataclasses.replace(trajectory, env_steps=env_steps)
+    experience = add_trajectory(agent, networks, initial, trajectory)
+    with jax.disable_jit():
+        agent.loss(networks, experience, jax.random.key(0), Clock.at())
+    np.testing.assert_allclose(seen[0], 1.0 / 0.2, rtol=1e-5)
 
 
 def test_moments_have_no_gradient_and_move_with_the_last_update_of_a_cycle():
