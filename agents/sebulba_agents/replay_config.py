@@ -184,7 +184,7 @@ class SACConfig(ReplayConfig):
     """Normalise the inputs of each critic's ReLUs by LayerNorm (Ba et al. 2016, arXiv
     1607.06450)."""
     target_entropy: Real | None = None
-    """Target entropy in nats of actions in [-1, 1], at most 0.69 per component; null: −1 per
+    """Target entropy in nats of actions in [-1, 1], below log 2 = 0.69 per component; null: −1 per
     component."""
     initial_temperature: Positive = 1.0
     """Initial temperature α."""
@@ -243,7 +243,7 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     value_limit: Positive = 500.0
     """Values are clipped to ± this value."""
     reward_limit: Positive = 10.0
-    """Rewards are clipped to ± this value."""
+    """Rewards are clipped to ± this value, also in the targets of values."""
     value_cost: NonNegative = 0.25
     """Weight of the value loss. The policy and the reward have 1."""
     reanalyse_fraction: Fraction = 0.0

@@ -5,6 +5,7 @@ them is updated. Actions are in [-1, 1]; the environment's adapter scales them.
 """
 
 import dataclasses
+import math
 
 import flax.linen as nn
 import gymnasium
@@ -30,8 +31,8 @@ from sebulba_agents.tanh_gaussian import TanhGaussianSample, tanh_gaussian_sampl
 
 # As in the authors' code; with raw observations, initial values may reach both bounds.
 _LOG_STD_BOUNDS = (-20.0, 2.0)
-# Without a bound, the temperature grows until it is infinite where the target entropy is more than
-# actions can have.
+# Without a bound, the temperature grows until it is infinite where the policy cannot reach the
+# target entropy.
 _MAX_LOG_TEMPERATURE = 20.0
 
 
@@ -148,6 +149,12 @@ class SAC(Agent):
         self._target_entropy = (
             -float(action_size) if config.target_entropy is None else config.target_entropy
         )
+        most = action_size * math.log(2.0)
+        if self._target_entropy >= most:
+            raise ConfigError(
+                "agent.target_entropy: expected less than the entropy of uniform actions in"
+                f" [-1, 1], {most:.2f} with {action_size} components, got {config.target_entropy}"
+            )
         self._policy = GaussianPolicy(action_size=action_size, torso=torso)
         self._critics = TwinCritics(critic_torso, config.critic_layer_norm)
         self._optimizer = clipped_adam(epsilon=config.adam_epsilon, max_grad_norm=None)
@@ -304,6 +311,8 @@ class SAC(Agent):
             grads.online,
             learning_rate=config.learning_rate,
         )
+        bounded = jnp.minimum(online.log_temperature, _MAX_LOG_TEMPERATURE)
+        online = dataclasses.replace(online, log_temperature=bounded)
         target_critics = optax.incremental_update(
             online.critics, networks.target_critics, self._config.polyak
         )
@@ -324,7 +333,7 @@ class SAC(Agent):
 
 def _temperature(params: SACParams) -> jax.Array:
     """Return α `[]`."""
-    return jnp.exp(jnp.minimum(params.log_temperature, _MAX_LOG_TEMPERATURE))
+    return jnp.exp(params.log_temperature)
 
 
 def _action_size(run_spec: RunSpec) -> int:

@@ -288,16 +288,30 @@ def test_other_actions_are_refused(space):
         SAC(CONFIG, dataclasses.replace(RUN_SPEC, environment=environment))
 
 
-def test_a_temperature_that_grew_without_end_leaves_loss_and_gradient_finite():
+def test_the_temperature_stops_where_loss_and_gradient_are_finite_and_comes_back():
     agent, networks = agent_and_networks()
-    online = dataclasses.replace(networks.online, log_temperature=jnp.float32(200.0))
+    online = dataclasses.replace(networks.online, log_temperature=jnp.float32(20.0))
     hot = dataclasses.replace(networks, online=online)
+    experience = agent.init_experience(networks, 1)
+    opt_state = jitted(agent.init_opt_state)(networks)
+    grads = jax.tree.map(jnp.zeros_like, networks)
+    for sign, expected in ((-1.0, 20.0), (1.0, 20.0 - CONFIG.learning_rate)):
+        of_online = dataclasses.replace(grads.online, log_temperature=jnp.float32(sign))
+        moved = dataclasses.replace(grads, online=of_online)
+        after, _ = jitted(agent.optimize)(hot, opt_state, moved, experience, Clock.at())
+        np.testing.assert_allclose(after.online.log_temperature, expected, rtol=1e-6)
     (loss, metrics), gradient = jitted_gradient(agent.loss_of_batch)(
         hot, random_batch(), sample=random_draws(), next_sample=random_draws(seed=2)
     )
     np.testing.assert_allclose(metrics["temperature"], np.exp(20.0), rtol=1e-5)
     assert np.isfinite(loss)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert gradient.online.log_temperature != 0.0
+
+
+def test_a_target_entropy_above_that_of_uniform_actions_is_refused():
+    with pytest.raises(ConfigError, match=r"agent\.target_entropy: expected less .* got 3\.0"):
+        SAC(dataclasses.replace(CONFIG, target_entropy=3.0), RUN_SPEC)
 
 
 def slow_q_with_layer_norm(critics, twin, observation, action):
