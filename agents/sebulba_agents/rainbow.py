@@ -28,7 +28,7 @@ def make_rainbow(config: RainbowConfig, run_spec: RunSpec) -> DDQN:
             "agent.epsilon: expected exploration without noisy layers (agent.noisy_sigma: null),"
             " got 0; set a rate or a schedule, such as agent.epsilon 0.05"
         )
-    if config.value_min >= config.value_max:
+    if config.distribution == "categorical" and config.value_min >= config.value_max:
         raise ConfigError(
             "agent.value_min: expected a number below agent.value_max, got"
             f" {config.value_min} and {config.value_max}"

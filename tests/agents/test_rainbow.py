@@ -423,3 +423,7 @@ def test_the_agent_keeps_the_contract():
 def test_settings_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         make_rainbow(dataclasses.replace(CONFIG, **changes), RUN_SPEC)
+
+
+def test_a_support_that_is_not_used_may_be_empty():
+    make_rainbow(dataclasses.replace(CONFIG, distribution="quantile", value_min=6.0), RUN_SPEC)
