@@ -229,13 +229,15 @@ def check_network(torso: TorsoSettings, observation: PyTree) -> None:
             parameters.
     """
     if torso.network in _CONVOLUTIONS:
-        _check_images(torso.network, observation)
+        _check_images(torso, observation)
     elif ":" in torso.network:
         _check_own(torso, observation)
 
 
-def _check_images(network: str, observation: PyTree) -> None:
-    shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(observation)]
+def _check_images(torso: TorsoSettings, observation: PyTree) -> None:
+    network = torso.network
+    seen = jax.eval_shape(lambda x: with_one_hot_choices(x, torso.choices), _batch_of(observation))
+    shapes = [leaf.shape[1:] for leaf in jax.tree.leaves(seen)]
     images = [shape for shape in shapes if _is_image(shape)]
     if not images:
         raise ConfigError(
@@ -273,10 +275,7 @@ def _make_own(torso: TorsoSettings) -> nn.Module:
 
 
 def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
-    network, num = torso.network, 2
-    batch = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape), leaf.dtype), observation
-    )
+    network, batch = torso.network, _batch_of(observation)
     with calling(f"agent.network: {network}", given=f"observations {describe_inline(batch)}"):
         features, variables = jax.eval_shape(
             lambda x: ObservationTorso(torso).init_with_output(jax.random.key(0), x), batch
@@ -284,7 +283,7 @@ def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
     if not (
         isinstance(features, jax.ShapeDtypeStruct)
         and features.ndim == 2
-        and features.shape[0] == num
+        and features.shape[0] == 2
         and jnp.issubdtype(features.dtype, jnp.floating)
     ):
         raise ConfigError(
@@ -299,6 +298,12 @@ def _check_own(torso: TorsoSettings, observation: PyTree) -> None:
         )
     with calling(f"agent.network: {network}", given="parameters, and no other random numbers"):
         jax.eval_shape(ObservationTorso(torso).apply, variables, batch)
+
+
+def _batch_of(observation: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), observation
+    )
 
 
 def _float32(x: jax.Array) -> jax.Array:

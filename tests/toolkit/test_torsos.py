@@ -29,6 +29,13 @@ def test_a_network_that_cannot_take_the_observation_is_refused(network, shapes, 
         check_network(TorsoSettings(network, (8,)), observation)
 
 
+def test_an_image_of_choices_is_none_for_convolutions():
+    observation = jax.ShapeDtypeStruct((7, 7, 3), jnp.int32)
+    choices = ((range(4),) * 7 * 7 * 3,)
+    with pytest.raises(ConfigError, match=r"small expects an image.* got .*\(588,\)"):
+        check_network(TorsoSettings("small", (8,), choices=choices), observation)
+
+
 def test_networks_that_fit_are_accepted():
     image = jax.ShapeDtypeStruct((4, 84, 84), jnp.uint8)
     for network in ("small", "shallow", "dqn", "deep", "mlp", "relu_mlp", "flat"):
