@@ -58,7 +58,7 @@ CONTINUOUS: dict[str, Defaults] = {
 # Whole observations of four frames have 28 KB, so a replay of them is smaller.
 _IMAGE_REPLAY = {"agent.replay_capacity": 50_000, "run.keep_memory": True}
 
-# The exploration of `ddqn` and the rate are those of RL Zoo's DQN for Atari.
+# Learning rate and target period of RL Zoo's DQN for Atari.
 _IMAGE_Q_LEARNING = {
     **_IMAGE_REPLAY,
     "actor.threads_per_device": 1,
@@ -84,7 +84,8 @@ IMAGES: dict[str, Defaults] = {
     "a2c": {"agent.learning_rate": 5e-4, "run.keep_memory": True},
     "ddqn": _IMAGE_Q_LEARNING,
     "rainbow": _IMAGE_Q_LEARNING,
-    # PureJaxQL's pqn_atari (Gallici et al. 2025), with fewer environments.
+    # PureJaxQL's pqn_atari (Gallici et al. 2025), with fewer environments, smaller minibatches and
+    # half of its units.
     "pqn": {
         "actor.num_envs": 32,
         "actor.trajectory_length": 32,

@@ -76,7 +76,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) 
         x: float32 `[..., F]`.
         scale: `[F]`.
         bias: `[F]`.
-        epsilon: added to the variance, so that rows of equal numbers become `bias`.
+        epsilon: added to the variance.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
