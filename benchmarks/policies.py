@@ -48,7 +48,7 @@ def keep(run_dir: pathlib.Path, target: pathlib.Path) -> int:
     }
     checkpointer = Checkpointer(target / CHECKPOINTS, keep=1)
     checkpointer.save(step, networks, kept, score=manifest.score)
-    checkpointer.close()
+    checkpointer.wait()
     checkpointer.check_for_errors()
     keep_start(run_dir, target)
     return (target / CHECKPOINTS / str(step) / ARRAYS).stat().st_size

@@ -22,7 +22,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, check_writable, take_section
+from sebulba.processes.command_line import ENV_FLAG, check_writable, take_env_flags
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,7 +129,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return what a command line requests; ends the process if it is wrong."""
     parser = _parser()
     try:
-        env, rest = take_section(argv, "env")
+        env, rest = take_env_flags(argv)
     except ConfigError as error:
         parser.error(str(error))
     options = parser.parse_args(rest, argparse.Namespace(env=env))

@@ -21,7 +21,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, check_writable, take_section
+from sebulba.processes.command_line import ENV_FLAG, check_writable, take_env_flags
 
 if TYPE_CHECKING:
     from sebulba.agent import Agent
@@ -59,7 +59,7 @@ def main() -> None:
         "--debug", action="store_true", help="with --to-cycle: stop in Python's debugger there"
     )
     try:
-        env, rest = take_section(sys.argv[1:], "env")
+        env, rest = take_env_flags(sys.argv[1:])
     except ConfigError as error:
         parser.error(str(error))
     options = parser.parse_args(rest)

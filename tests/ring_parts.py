@@ -26,7 +26,7 @@ from sebulba.ring.fused_cycle import FusedCycle, FusedFunctions, SharedFunctions
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.ledger import Ledger
 from sebulba.ring.progress import EpisodeWindow as EpisodeWindow
-from sebulba.ring.records import ActCarry, Delivery, EndedRows, FinishedEpisodes, Unroll, UnrollInfo
+from sebulba.ring.records import Delivery, EndedRows, FinishedEpisodes, Unroll, UnrollInfo
 from sebulba.ring.stepped_cycle import StepFunctions, SteppedCycle
 from sebulba.ring.update import STATE_SPECS, clock_of, experience_of, loss_and_gradients
 from sebulba.ring.update import NonFiniteError as NonFiniteError
@@ -86,7 +86,6 @@ class Acted:
     env_steps: jax.Array
     num_episodes: jax.Array
     ended: EndedRows
-    carry: ActCarry
 
 
 class _Cycle:
@@ -101,7 +100,6 @@ class _Cycle:
             env_steps=collected.tally.env_steps,
             num_episodes=collected.tally.num_episodes,
             ended=collected.tally.ended,
-            carry=None,
         )
         return collected.carry, acted
 

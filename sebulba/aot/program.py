@@ -72,7 +72,6 @@ class CompiledProgram:
     unasked: tuple[str, ...] = ()  # copies, transfers and recompilations that nobody asked for
     flops: dict[str, float] = dataclasses.field(default_factory=dict)  # of products, by dtype
     least_bytes: int = 0  # arguments read once and results written once
-    xla_flops: float | None = None  # XLA's count: every loop as one turn
     xla_bytes_accessed: float | None = None
     xla_optimal_s: float | None = None
 
@@ -190,7 +189,6 @@ def compile_program(
             traced.jaxpr, traced_program.platform, num_devices=len(traced_program.hosts)
         ),
         least_bytes=max(0, least_bytes - traced_program.bytes_in_place),
-        xla_flops=cost.get("flops"),
         xla_bytes_accessed=cost.get("bytes accessed"),
         xla_optimal_s=optimal_s if optimal_s > 0 else None,  # negative: XLA does not know
     )

@@ -18,14 +18,14 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, take_section
+from sebulba.processes.command_line import ENV_FLAG, take_env_flags
 
 
 def main() -> None:
     """Parse the command line, export, and exit with 0, 2, 3 or 4."""
     parser = _parser()
     try:
-        env, rest = take_section(sys.argv[1:], "env")
+        env, rest = take_env_flags(sys.argv[1:])
     except ConfigError as error:
         parser.error(str(error))
     sys.exit(export(parser.parse_args(rest, argparse.Namespace(env=env))))

@@ -258,10 +258,10 @@ def _exit_on_abort(code: int, describe: Callable[[], str]) -> None:
     ctypes.CDLL(None).signal(int(signal.SIGABRT), handler)
 
 
-def all_end(within_s: float = 5.0) -> bool:
+def all_end() -> bool:
     """Return whether all hosts call this, so that none takes the exit of another for a failure."""
     try:
-        _client().wait_at_barrier("sebulba/end", math.ceil(1000 * within_s))
+        _client().wait_at_barrier("sebulba/end", 5_000)  # ms
     except jax.errors.JaxRuntimeError:
         return False
     return True

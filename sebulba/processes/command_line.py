@@ -83,8 +83,8 @@ def take_switch(argv: Sequence[str], flag: str) -> tuple[bool, list[str]]:
     return flag in argv, [argument for argument in argv if argument != flag]
 
 
-def take_section(argv: Sequence[str], section: str) -> tuple[list[str], list[str]]:
-    """Take the flags of a section of the config, `--env.options.rows 5`, out of a command line.
+def take_env_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the flags of the config's section `env`, `--env.options.rows 5`, out of a command line.
 
     Returns:
         The flags, as `--env.options.rows=5`, and the other arguments.
@@ -96,7 +96,7 @@ def take_section(argv: Sequence[str], section: str) -> tuple[list[str], list[str
     rest: list[str] = []
     arguments = iter(argv)
     for argument in arguments:
-        if not argument.startswith(f"--{section}."):
+        if not argument.startswith("--env."):
             rest.append(argument)
             continue
         value = "" if "=" in argument else next(arguments, "--")

@@ -134,11 +134,7 @@ def _local_collectors_of(ring: Ring) -> list[LocalCollector]:
 class Anakin:
     """Runs learner cycles of a ring, including their act cycles, in calls of several cycles."""
 
-    def __init__(
-        self,
-        ring: Ring,
-        due: DueTimes = NEVER_DUE,
-    ):
+    def __init__(self, ring: Ring, due: DueTimes = NEVER_DUE):
         """Place the actors' arrays on the learner devices.
 
         Args:

@@ -195,7 +195,6 @@ class FusedCycle:
     ):
         if whole_episodes and environment.restart is None:
             raise ValueError("expected an environment with `restart` for whole episodes, got none")
-        self.whole_episodes = whole_episodes
         self._functions = functions
         self._is_whole_state = environment.is_whole_state
         self._restart = environment.restart if whole_episodes else None

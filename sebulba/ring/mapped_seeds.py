@@ -42,11 +42,7 @@ def check_mapping(first: Ring, ring: Ring) -> None:
 class MappedSeeds:
     """Runs learner cycles of several rings that differ in their seed, in common calls."""
 
-    def __init__(
-        self,
-        rings: Sequence[Ring],
-        due: DueTimes = NEVER_DUE,
-    ):
+    def __init__(self, rings: Sequence[Ring], due: DueTimes = NEVER_DUE):
         """Stack the arrays of the seeds.
 
         Args:

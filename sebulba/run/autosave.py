@@ -140,7 +140,7 @@ class Autosave(Observer):
             if self._copy is not None and not isinstance(end.failure, RunDirectoryError):
                 end.unsaved = self._save_for_good(self._copy)
         finally:
-            self._checkpointer.close()
+            self._checkpointer.wait()
             self._warn_of_failure()
 
     def _is_due(self) -> bool:

@@ -57,7 +57,6 @@ _WRITTEN = (
     EVALUATIONS,
     NON_FINITE,
     "summary.json",
-    "schedule.jsonl",
     CHECKSUMS,
     "metrics.*",
     "events.out.tfevents.*",
@@ -75,7 +74,6 @@ _OF_RUN = (
     "metrics.csv",
     EVALUATIONS,
     CHECKSUMS,
-    "schedule.jsonl",
     NON_FINITE,
     "summary.json",
 )

@@ -173,10 +173,6 @@ class Checkpointer:
             self._thread.join()
             self._thread = None
 
-    def close(self) -> None:
-        """Wait until no save is running; may be called twice."""
-        self.wait()
-
     def _write(self, step: int, state: Snapshot, meta: dict[str, Any], score: float | None) -> None:
         path = self.directory / str(step)
         try:

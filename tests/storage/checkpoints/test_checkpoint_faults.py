@@ -39,7 +39,7 @@ for step in (2, 3):
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 if sys.argv[2] == "recovers":
     checkpointer.save(4, state(4), {}, score=None)
-checkpointer.close()
+checkpointer.wait()
 checkpointer.check_for_errors()
 """
 
@@ -117,7 +117,7 @@ def kill_in_a_save(process, directory):
 
 def check_what_a_kill_left(process, directory):
     out, _ = process.communicate(timeout=DEADLINE_S)
-    Checkpointer(directory, keep=2).close()
+    Checkpointer(directory, keep=2)
     assert list(directory.glob("*tmp*")) == []
     newest = steps_in(directory)[-1]
     if out:  # The last one it printed, or the next, which it had no time to print.

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def checkpointer(tmp_path):
     checkpointer = Checkpointer(tmp_path / "checkpoints", keep=2, start_thread=start_daemon)
     yield checkpointer
-    checkpointer.close()
+    checkpointer.wait()
 
 
 def make_state(seed=0, width=4):
@@ -375,7 +375,7 @@ def test_save_returns_before_the_checkpoint_is_written(tmp_path):
     checkpointer.check_for_errors()
     assert steps_in(tmp_path) == []
     may_write.set()
-    checkpointer.close()
+    checkpointer.wait()
     assert not checkpointer.is_saving()
     assert steps_in(tmp_path) == [1]
 
@@ -394,7 +394,7 @@ def test_new_checkpointer_removes_what_killed_saves_left(tmp_path):
     for name in ("5.tmp", "4.tmp-removed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "arrays.npz").write_bytes(b"partial")
-    Checkpointer(tmp_path, keep=1).close()
+    Checkpointer(tmp_path, keep=1)
     assert list(tmp_path.iterdir()) == []
 
 
