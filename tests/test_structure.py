@@ -54,6 +54,16 @@ def module_of(path):
 
 
 PATHS = {module_of(path): path for path in [*SOURCES, *AGENT_SOURCES]}
+PACKAGES = sorted(module for module, path in PATHS.items() if path.name == "__init__.py")
+
+
+def docstring_of(package):
+    return ast.get_docstring(ast.parse(PATHS[package].read_text()), clean=False)
+
+
+def files_listed_in(package):
+    """Returns the files that the docstring of a package lists, a line each."""
+    return re.findall(r"^    (\w+) {2,}\w", docstring_of(package), re.MULTILINE)
 
 
 def room_of(module):
@@ -107,8 +117,7 @@ def test_the_rooms_are_the_layers_the_contract_and_the_doors():
 
 
 def test_every_package_is_in_the_wheel():
-    packages = {module for module, path in PATHS.items() if path.name == "__init__.py"}
-    assert packages | {"sebulba.shipped"} == set(SETUPTOOLS["packages"])
+    assert {*PACKAGES} | {"sebulba.shipped"} == set(SETUPTOOLS["packages"])
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *AGENT_SOURCES], ids=ids)
@@ -140,12 +149,22 @@ def test_the_ring_knows_nothing_of_the_rooms_that_observe_it():
         assert rooms.isdisjoint(f"sebulba.{name}" for name in OBSERVING), path
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_docstring_of_a_package_names_files_that_are_there(package):
+    docstring = docstring_of(package)
+    there = {path.name for path in PATHS[package].parent.iterdir()}
+    assert set(re.findall(r"`(\w+\.py)`", docstring)) <= there
+
+
+@pytest.mark.parametrize("package", [each for each in PACKAGES if files_listed_in(each)])
+def test_the_docstring_of_a_package_that_lists_its_files_lists_all(package):
+    files = {path.stem for path in PATHS[package].parent.glob("*.py")} - {"__init__"}
+    assert set(files_listed_in(package)) == files
+
+
 def test_the_files_of_the_ring_are_read_in_the_order_of_their_imports():
     """The order stands in `sebulba/ring/__init__.py`."""
-    docstring = ast.get_docstring(ast.parse(PATHS["sebulba.ring"].read_text()))
-    order = re.findall(r"^    (\w+) {2,}\S", docstring, re.MULTILINE)
-    files = {path.stem for path in (ROOT / "sebulba" / "ring").glob("*.py")} - {"__init__"}
-    assert set(order) == files
+    order = files_listed_in("sebulba.ring")
     for number, name in enumerate(order):
         own = {each for each in own_modules(imports_of(PATHS[f"sebulba.ring.{name}"]))}
         below = {f"sebulba.ring.{each}" for each in order[:number]}

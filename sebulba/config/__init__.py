@@ -1,7 +1,7 @@
 """The configuration of a run: the schema, YAML, flags and plug-ins. Imports no jax.
 
 Begin with `schema.py`, which has every key with its default; `loading.py` reads a file and flags
-into it. Imports the contract and the table of `sebulba_agents`; only `run_spec.py` needs jax.
+into it. Only `run_spec.py` needs jax.
 """
 
 from sebulba.config.schema import (

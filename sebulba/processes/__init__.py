@@ -1,10 +1,18 @@
 """Start training runs as child processes of a command. Imports no jax.
 
-`runs.py` trains several runs, some at a time; `children.py` starts a process and forwards signals
-to it, `cores.py` gives it its CPU cores, `command_line.py` takes the flags of the command out of
-the command line of its runs, and `seeds.py` says whether its seeds are one program.
+    runs            several runs, some at a time
+    children        one process, which gets the signals of the command
+    cores           the CPU cores of each process
+    command_line    the command's own flags, taken out of the command line of its runs
+    seeds           whether the seeds of a command are one program
+    grid            runs of every combination of settings and seeds
 
-On other machines each run is the child of a process of its own, `run_holder.py`. `remote_runs.py`
-follows them from here, and `ray_runs.py` asks Ray for them. `remote_process.py` is how any process
-elsewhere is asked, `ray_process.py` is one that Ray starts, and `ray_cluster.py` joins Ray.
+On other machines each run is the child of a process of its own:
+
+    run_holder      that process
+    remote_runs     follows the runs from here
+    ray_runs        asks Ray for their processes
+    remote_process  how any process elsewhere is asked
+    ray_process     a process that Ray starts
+    ray_cluster     joins Ray
 """
