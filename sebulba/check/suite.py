@@ -133,7 +133,6 @@ QUESTIONS = (
     learner_devices.REPLICAS,
 )
 """Asked of the agent, on a probe in place of the environment."""
-BY_NAME = {question.name: question for question in QUESTIONS}
 EVERY = {each.name: each for each in (*ENVIRONMENT_QUESTIONS, *QUESTIONS)}
 """All questions by name, in the order in which they are asked."""
 
@@ -187,13 +186,13 @@ def check(
                 f" {name!r}{did_you_mean(name, EVERY)}"
             )
     results = [*environment_results(config, only, on_progress)]
-    on_progress(QUESTIONS[0].property)
+    on_progress(PROTOCOL.property)
     try:
         subject = assemble_subject(with_task_defaults(config).config)
     except ConfigError:
         raise
     except Exception as error:
-        results.append(_result(QUESTIONS[0], _raised(error)))
+        results.append(_result(PROTOCOL, _raised(error)))
         return Report(results=tuple(results), memory_plan=None)
     try:
         results += results_of(Evidence(subject), only, on_progress)
@@ -218,7 +217,7 @@ def environment_results(
         on_progress(question.property)
         play = own.play
         if question is not own_environment.STREAM and (play.fault or play.broken):
-            answer = skipped(f"see “{ENVIRONMENT_QUESTIONS[0].property}”")
+            answer = skipped(f"see “{own_environment.STREAM.property}”")
         else:
             answer = question.ask(own)
         yield dataclasses.replace(_result(question, answer), of="environment")
@@ -230,14 +229,14 @@ def results_of(
     on_progress: OnProgress = lambda text: None,
 ) -> Iterator[CheckResult]:
     """Yield the results of the questions with these names (empty: all), each once it is known."""
-    wanted = {"protocol", *((name for name in only if name in BY_NAME) if only else BY_NAME)}
-    if any(BY_NAME[name].needs >= Needs.RECORDING for name in wanted):
-        wanted.add("pipeline")
-    broken: dict[Needs, str] = {}  # the question that found out that these do not work
+    wanted = {PROTOCOL, *(each for each in QUESTIONS if not only or each.name in only)}
+    if any(question.needs >= Needs.RECORDING for question in wanted):
+        wanted.add(PIPELINE)
+    broken: dict[Needs, Question] = {}  # the question that found out that these do not work
     for question in QUESTIONS:
-        if question.name not in wanted:
+        if question not in wanted:
             continue
-        if question is not QUESTIONS[0]:
+        if question is not PROTOCOL:
             on_progress(question.property)
         answer = _reason_to_skip(question, evidence, broken)
         if answer is None:
@@ -247,19 +246,19 @@ def results_of(
                 if isinstance(error, ConfigError) and question is PIPELINE:
                     raise  # The pipeline runs with the user's settings, and not with the check's.
                 answer = _raised(error)
-                if question.name == "pipeline":
-                    broken[Needs.RECORDING] = "pipeline"
+                if question is PIPELINE:
+                    broken[Needs.RECORDING] = question
                 elif question.needs >= Needs.UPDATES and "loss" not in vars(evidence):
-                    broken[Needs.UPDATES] = question.name
+                    broken[Needs.UPDATES] = question
         yield _result(question, answer)
 
 
 def _reason_to_skip(
-    question: Question, evidence: Evidence, broken: dict[Needs, str]
+    question: Question, evidence: Evidence, broken: dict[Needs, Question]
 ) -> Answer | None:
-    cause = next((name for needs, name in broken.items() if question.needs >= needs), None)
+    cause = next((each for needs, each in broken.items() if question.needs >= needs), None)
     if cause is not None:
-        return skipped(f"see “{BY_NAME[cause].property}”")
+        return skipped(f"see “{cause.property}”")
     if question.needs >= Needs.UPDATES and not evidence.has_updates:
         return skipped("the agent takes no updates, so there is no gradient")
     if (question.needs_jit or question.needs >= Needs.TRAINING) and is_jit_disabled():
