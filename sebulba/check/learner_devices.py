@@ -1,4 +1,4 @@
-"""Checks of sharding: actor states split by environment, and equal updates on 1 and 2 devices."""
+"""Whether one and two learner devices take equal updates, and stay equal."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
@@ -16,8 +15,6 @@ from sebulba.check.recording import RecordedTrajectory, Recording
 from sebulba.check.result import (
     Answer,
     as_numpy,
-    failed,
-    first_difference,
     is_key,
     leaf_name,
     passed_unless,
@@ -27,10 +24,9 @@ from sebulba.check.subject import Subject, env_axes
 from sebulba.check.trees import leaf_names
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
-from sebulba.toolkit.reductions import LEARNER_AXIS
 from sebulba.types import ActorState, Clock, Networks, PyTree
 
-_NUM_DEVICES = 2
+NUM_DEVICES = 2
 _NUM_SAMPLED_UPDATES = 48  # averaged, where the loss samples
 _NUM_DIRECTIONS = 4  # random projections of each leaf's gradient
 _MAX_STANDARD_ERRORS = 6.0  # far enough that no check of sound agents fails by chance
@@ -39,69 +35,28 @@ _NUM_ORDERS = 8  # of environments on one device, to measure the rounding of a s
 _TIMES_AN_ORDER = 4.0  # two devices are a further order; the greatest of eight is rarely exceeded
 
 
-def splitting(evidence: Evidence) -> Answer:
-    """Check that each leaf is split along its environment axis, and replicated if it has none."""
-    subject = evidence.subject
-    axes = env_axes(subject.agent, subject.run_spec)
-    reason = _reason_for_one_device(evidence)
-    if reason is not None:
-        return skipped(reason)
-    learners = LearnerDevices(comparison_devices())
-    state = subject.start_states[0]
-    placed = subject.agent.shard_actor_state(state, learners)
-    leaves = zip(
-        jax.tree_util.tree_leaves_with_path(state),
-        jax.tree.leaves(axes),
-        jax.tree.leaves(placed),
-        strict=True,
-    )
-    for (path, local), axis, leaf in leaves:
-        name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
-        if axis > 0:
-            return failed(
-                f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"
-                f" {axis}; only leading axes can be split over learner devices"
-            )
-        if got != axis:
-            return failed(
-                f"{name} of shape {shape}: expected it {_describe_axis(axis)}, got it"
-                f" {_describe_axis(got)}"
-            )
-    failure = first_difference(state, placed, what="actor state after placement", axes=("env",))
-    return passed_unless(failure, f"every leaf, over {len(learners)} learner devices")
-
-
-def _split_axis(leaf: jax.Array) -> int:
-    spec = getattr(leaf.sharding, "spec", PartitionSpec())
-    return next((i for i, name in enumerate(spec) if name == LEARNER_AXIS), -1)
-
-
-def _describe_axis(axis: int) -> str:
-    return "replicated on every device" if axis < 0 else f"split along axis {axis}"
-
-
 def comparison_devices() -> list[jax.Device]:
     """Return two devices of one kind, virtual CPU devices if need be; empty if there are none."""
     for devices in (jax.local_devices(), jax.local_devices(backend="cpu")):
-        if len(devices) >= _NUM_DEVICES:
-            return list(devices[:_NUM_DEVICES])
+        if len(devices) >= NUM_DEVICES:
+            return list(devices[:NUM_DEVICES])
     return []
 
 
-def _reason_for_one_device(evidence: Evidence) -> str | None:
+def reason_for_one_device(evidence: Evidence) -> str | None:
     """Return why two learner devices cannot be compared with one; None: they can."""
     num_envs = evidence.subject.run_spec.num_streams
     if not comparison_devices():
-        return f"expected {_NUM_DEVICES} devices, virtual CPU devices included, got one"
-    if num_envs % _NUM_DEVICES:
-        return f"expected actor.num_envs to be a multiple of {_NUM_DEVICES}, got {num_envs}"
+        return f"expected {NUM_DEVICES} devices, virtual CPU devices included, got one"
+    if num_envs % NUM_DEVICES:
+        return f"expected actor.num_envs to be a multiple of {NUM_DEVICES}, got {num_envs}"
     return None
 
 
 def _on_one_and_two(evidence: Evidence) -> "tuple[_Updates, _Updates] | str":
     """Return the updates of one and of two learner devices, or why there are none."""
     subject, devices = evidence.subject, comparison_devices()
-    reason = _reason_for_one_device(evidence)
+    reason = reason_for_one_device(evidence)
     if reason is not None:
         return reason
     try:
@@ -137,7 +92,7 @@ def devices(evidence: Evidence) -> Answer:
             f" {_MAX_STANDARD_ERRORS:g} standard errors"
         )
     failure = _difference(samples, updates[0], is_sampled=is_sampled)
-    return passed_unless(failure, f"1 and {_NUM_DEVICES} {updates[1].platform} devices: {detail}")
+    return passed_unless(failure, f"1 and {NUM_DEVICES} {updates[1].platform} devices: {detail}")
 
 
 def replicas(evidence: Evidence) -> Answer:
@@ -147,7 +102,7 @@ def replicas(evidence: Evidence) -> Answer:
         return skipped(updates)
     several = updates[1]
     several.gradients(1)
-    detail = f"equal networks on {_NUM_DEVICES} {several.platform} devices after an update"
+    detail = f"equal networks on {NUM_DEVICES} {several.platform} devices after an update"
     return passed_unless(several.differing_replica(), detail)
 
 
@@ -172,7 +127,7 @@ def _difference(samples: list[np.ndarray], one: "_Updates", *, is_sampled: bool)
     index = int(np.argmax(wrong))
     return (
         f"{one.names[index // _NUM_DIRECTIONS]}, projected on a random direction: expected"
-        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {_NUM_DEVICES}"
+        f" {means[0][index]:.6g} as on 1 device, got {means[1][index]:.6g} on {NUM_DEVICES}"
     )
 
 
@@ -355,17 +310,6 @@ def _project(leaf: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return signs @ leaf.reshape(-1).astype(np.float64)
 
 
-SPLITTING = Question(
-    name="splitting",
-    ask=splitting,
-    property="shard_actor_state splits by environment",
-    perturbs=f"places an actor state on {_NUM_DEVICES} learner devices",
-    proof="the axis of environments is the one that grows with their number",
-    expects="this axis to be split, other leaves to be replicated, and all numbers to stay",
-    bound="exact: placing computes nothing",
-    likely_cause="shard_actor_state places a leaf wrongly, or changes the order of environments",
-)
-
 DEVICES = Question(
     name="devices",
     ask=devices,
@@ -392,7 +336,7 @@ REPLICAS = Question(
     ask=replicas,
     property="every learner device has the same networks",
     needs=Needs.UPDATES,
-    perturbs=f"takes an update on {_NUM_DEVICES} learner devices",
+    perturbs=f"takes an update on {NUM_DEVICES} learner devices",
     proof="an update with gradients",
     expects="the same networks on both",
     bound="exact: both run one program on the same averaged gradients",
