@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from sebulba.check.result import (
 )
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
-from sebulba.toolkit.replay import ReplayState
+from sebulba.check.trees import is_replay
 from sebulba.types import PyTree
 
 
@@ -91,13 +90,9 @@ def _is_expected(
         return True
     return any(
         jax.tree.leaves(node.recurrent)
-        for node in jax.tree.leaves(experiences[0], is_leaf=_is_replay)
-        if _is_replay(node)
+        for node in jax.tree.leaves(experiences[0], is_leaf=is_replay)
+        if is_replay(node)
     )
-
-
-def _is_replay(node: Any) -> bool:
-    return isinstance(node, ReplayState)
 
 
 def remembered(

@@ -15,7 +15,7 @@ from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
 from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.check.subject import Subject
 from sebulba.check.training import Items, in_steps
-from sebulba.check.trees import flat
+from sebulba.check.trees import flat, is_replay
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import Experience, Networks
 
@@ -102,7 +102,7 @@ class _Priorities:
     """The priorities after one loss, as a function of the rewards in the replay."""
 
     def __init__(self, subject: Subject, sensitivity: LossSensitivity, items: Items):
-        self._sensitivity, self._items = sensitivity, items
+        self.sensitivity, self._items = sensitivity, items
         self._experience = sensitivity.experience(items)
         self._key = jax.random.key(subject.config.seed)
         self.exponent = subject.setting("priority_exponent")
@@ -140,7 +140,7 @@ class _Priorities:
                     rewards[number, stream % num_envs] = _GREAT_REWARD
                 return rewards
 
-            experience = self._sensitivity.experience(in_steps(self._items, reward))
+            experience = self.sensitivity.experience(in_steps(self._items, reward))
             replay = _replay_of(experience)
             assert replay is not None
             return self.of_mass(np.asarray(replay.mass)[stream, slot])
@@ -154,17 +154,11 @@ class _Priorities:
 
     def gradients(self, rewards: np.ndarray, mass: np.ndarray, draw: int) -> np.ndarray:
         """Return the gradients with these rewards and masses, as one vector."""
-        assert self.replay is not None
-        rows = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jnp.asarray(rewards) if path == self.path else leaf,
-            self.replay.rows,
-        )
-        replay = dataclasses.replace(self.replay, rows=rows, mass=jnp.asarray(mass))
-        _, grads = self._sensitivity.loss_and_gradients(
-            self._sensitivity.networks,
-            _with_replay(self._experience, replay),
+        _, grads = self.sensitivity.loss_and_gradients(
+            self.sensitivity.networks,
+            self._experience_with(rewards, mass=jnp.asarray(mass)),
             jax.random.fold_in(self._key, draw),
-            self._sensitivity.clock(),
+            self.sensitivity.clock(),
         )
         return flat(grads)
 
@@ -175,19 +169,25 @@ class _Priorities:
             rewards: `[streams, rows]`, instead of the stored ones.
             networks: None: those at the end of the recording.
         """
+        networks = self.sensitivity.networks if networks is None else networks
+        (_, (after, _)), _ = self.sensitivity.loss_and_gradients(
+            networks, self._experience_with(rewards), self._key, self.sensitivity.clock()
+        )
+        replay = _replay_of(after)
+        assert replay is not None
+        return np.asarray(replay.mass)
+
+    def _experience_with(self, rewards: np.ndarray, **changes: jax.Array) -> Experience:
+        """Return the experience with other rewards, and with changes of other fields, in replay."""
         assert self.replay is not None
         rows = jax.tree_util.tree_map_with_path(
             lambda path, leaf: jnp.asarray(rewards) if path == self.path else leaf,
             self.replay.rows,
         )
-        changed = _with_replay(self._experience, dataclasses.replace(self.replay, rows=rows))
-        networks = self._sensitivity.networks if networks is None else networks
-        (_, (after, _)), _ = self._sensitivity.loss_and_gradients(
-            networks, changed, self._key, self._sensitivity.clock()
+        replay = dataclasses.replace(self.replay, rows=rows, **changes)
+        return jax.tree.map(
+            lambda node: replay if is_replay(node) else node, self._experience, is_leaf=is_replay
         )
-        replay = _replay_of(after)
-        assert replay is not None
-        return np.asarray(replay.mass)
 
 
 def _change_one_reward(priorities: _Priorities, before: np.ndarray, drawn: np.ndarray) -> Answer:
@@ -230,7 +230,7 @@ def _without_errors(priorities: _Priorities, drawn: np.ndarray) -> Answer | None
     """Set all rewards and parameters to 0, and with them most networks' TD errors."""
     networks = jax.tree.map(
         lambda leaf: jnp.zeros_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-        priorities._sensitivity.networks,
+        priorities.sensitivity.networks,
     )
     mass = priorities.mass(np.zeros_like(priorities.rewards), networks)
     wrong = [(stream, slot) for stream, slot in drawn if not mass[stream, slot] > 0.0]
@@ -291,18 +291,8 @@ def _listing(rows: list[int]) -> str:
     return ", ".join(map(str, rows))
 
 
-def _is_replay(node: Any) -> bool:
-    return isinstance(node, ReplayState)
-
-
 def _replay_of(experience: Experience) -> ReplayState | None:
-    return next(filter(_is_replay, jax.tree.leaves(experience, is_leaf=_is_replay)), None)
-
-
-def _with_replay(experience: Experience, replay: ReplayState) -> Experience:
-    return jax.tree.map(
-        lambda node: replay if _is_replay(node) else node, experience, is_leaf=_is_replay
-    )
+    return next(filter(is_replay, jax.tree.leaves(experience, is_leaf=is_replay)), None)
 
 
 PRIORITIES = Question(

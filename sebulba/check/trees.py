@@ -1,17 +1,24 @@
-"""The leaves of a pytree: their names, one of them changed, and all of them in one vector."""
+"""Parts of pytrees: the names of leaves, one leaf changed, all in one vector, and a replay."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
 from sebulba.check.result import as_numpy, leaf_name
+from sebulba.toolkit.replay import ReplayState
 from sebulba.types import Array, PyTree
 
 
 def leaf_names(what: str, tree: PyTree) -> list[str]:
     """Return the names of all leaves, each beginning with `what`."""
     return [leaf_name(what, path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def is_replay(node: Any) -> bool:
+    """Return whether a node of an experience is a replay of `sebulba.toolkit`."""
+    return isinstance(node, ReplayState)
 
 
 def with_leaf(tree: PyTree, index: int, change: Callable[[Array], Array]) -> PyTree:
