@@ -18,15 +18,15 @@ from sebulba.config.agents import make_agent
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.devices.memory import MemoryPlan
 from sebulba.devices.roles import Roles, assign_devices
-from sebulba.envs import make_environment
 from sebulba.errors import ConfigError
+from sebulba.evaluation.stored import read_environment_spec
 from sebulba.ring.clocks import WallClock
 from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
 from sebulba.ring.make import make_ring
 from sebulba.ring.programs import make_programs
 from sebulba.ring.ring import Ring
-from sebulba.types import ActorState, EnvironmentSpec, PyTree, RunSpec
+from sebulba.types import ActorState, PyTree, RunSpec
 
 _MIN_THREADS = 2  # two actors are needed to find what they share
 
@@ -142,7 +142,7 @@ def assemble_subject(config: Config) -> Subject:
         ConfigError: devices, environment or agent cannot be built from the config.
         AgentError: the agent breaks the protocol.
     """
-    spec = _environment_spec(config)
+    spec = read_environment_spec(config.env)
     # An agent sees rows alone: each player is an environment of the probe, and opponents are part
     # of the environment.
     num_players = spec.num_players
@@ -218,14 +218,6 @@ def _roles(config: Config) -> Roles:
 def _real_devices() -> list[jax.Device]:
     devices = jax.local_devices()
     return devices[:1] if devices[0].platform == "cpu" else devices
-
-
-def _environment_spec(config: Config) -> EnvironmentSpec:
-    environment = make_environment(config.env, num_envs=1, seed=config.seed)
-    try:
-        return environment.spec
-    finally:
-        environment.close()
 
 
 def env_axes(agent: Agent, run_spec: RunSpec) -> PyTree:
