@@ -21,6 +21,7 @@ from sebulba.aot.tracing import trace_programs
 from sebulba.config.loading import load_config
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.envs.task_defaults import with_task_defaults
+from sebulba.pytree import is_key
 
 _CONFIGS = ("impala_breakout", "gumbel_muzero_minatar_breakout", "ppo_cartpole", "impala_catch")
 _MATRIX = 2_048  # rows and columns
@@ -92,7 +93,7 @@ def _calls(program: Program) -> Callable[[], Timed]:
 
 
 def _zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_key(leaf):
         return jnp.broadcast_to(jax.random.key(0), leaf.shape)
     return jnp.zeros(leaf.shape, leaf.dtype)
 

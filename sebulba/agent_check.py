@@ -174,7 +174,7 @@ def _check_differentiable(agent: Agent, networks: PyTree) -> None:
             continue
         # Without updates there are no gradients, and a table of integers is as good as any.
         if any(num_updates_of(agent, cycle) for cycle in range(MAX_CYCLES_WITHOUT_UPDATE)):
-            name = ".".join(part for part in ("networks", leaf_name(path)) if part)
+            name = leaf_name(path, "networks")
             raise AgentError(
                 f"{name}: expected real or complex numbers, since gradients are taken, got"
                 f" {leaf.dtype}; keep counters in the optimizer state"

@@ -38,14 +38,23 @@ def describe_inline(tree: Any) -> str:
     )
 
 
-def leaf_name(path: tuple) -> str:
-    """Return the name of a leaf, `observation.image`; empty if the tree is the leaf."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+def leaf_name(path: tuple, tree: str = "") -> str:
+    """Return the name of a leaf, `observation.image`, after that of its tree, if it has one.
+
+    Empty if a tree without a name is the leaf.
+    """
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    return ".".join(part for part in (tree, name) if part)
 
 
 def is_key(leaf: Any) -> bool:
     """Return whether a leaf holds typed PRNG keys."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def without_key(leaf: Any) -> Any:
+    """Return the data of an array of typed PRNG keys, and any other leaf unchanged."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def key_implementation(dtype: Any) -> str:
@@ -58,8 +67,7 @@ def key_implementation(dtype: Any) -> str:
 
 def to_arrays(tree: Any) -> list[Any]:
     """Return the leaves as arrays that any process can take: of typed keys, the key data."""
-    leaves = jax.tree.leaves(tree)
-    return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
+    return list(map(without_key, jax.tree.leaves(tree)))
 
 
 def from_arrays(arrays: Sequence[Any], *, like: Any) -> Any:

@@ -17,13 +17,13 @@ from sebulba.check.result import (
     Answer,
     failed,
     first_difference,
-    leaf_name,
     passed,
     passed_unless,
     skipped,
     unclear,
 )
 from sebulba.check.subject import env_axes
+from sebulba.pytree import leaf_name
 from sebulba.types import ActorState, PyTree
 
 # XLA compiles this scan differently from the act cycle, and may reorder sums.
@@ -140,7 +140,7 @@ def _without_copies(extras: PyTree, got: PyTree, given: ActorState) -> PyTree:
         if any(leaf.shape == each.shape and np.array_equal(leaf, each) for each in arrays)
     }
     leaves = jax.tree_util.tree_leaves_with_path(extras)
-    return {leaf_name("", path): leaf for path, leaf in leaves if path not in copies}
+    return {leaf_name(path): leaf for path, leaf in leaves if path not in copies}
 
 
 def legal(evidence: Evidence) -> Answer:

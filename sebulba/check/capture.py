@@ -8,10 +8,9 @@ import jax.numpy as jnp
 
 from sebulba.agent import Agent
 from sebulba.agent_check import act_shapes, validate_methods
-from sebulba.check.result import without_key
 from sebulba.config.agents import agent_factory
 from sebulba.devices.memory import trajectory_shapes
-from sebulba.pytree import pytree_dataclass
+from sebulba.pytree import is_key, pytree_dataclass, without_key
 from sebulba.types import ActorState, Clock, Experience, Networks, PyTree, RunSpec, Trajectory
 
 
@@ -155,7 +154,7 @@ def from_data(state: PyTree, like: ActorState) -> ActorState:
     """
 
     def wrap(leaf: Any, like: Any) -> jax.Array:
-        if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        if not is_key(like):
             return jnp.asarray(leaf)
         return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
 

@@ -12,18 +12,12 @@ from sebulba.agent import Agent
 from sebulba.check.evidence import Evidence
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, Recording
-from sebulba.check.result import (
-    Answer,
-    as_numpy,
-    is_key,
-    leaf_name,
-    passed_unless,
-    skipped,
-)
+from sebulba.check.result import Answer, as_numpy, passed_unless, skipped
 from sebulba.check.subject import Subject, env_axes
 from sebulba.check.trees import leaf_names
 from sebulba.devices.learner_devices import LearnerDevices
 from sebulba.errors import ConfigError
+from sebulba.pytree import is_key, leaf_name
 from sebulba.types import ActorState, Clock, Networks, PyTree
 
 NUM_DEVICES = 2
@@ -258,7 +252,7 @@ class _Updates:
             index = np.unravel_index(np.argmax(shards[0] != shards[differs[0]]), leaf.shape)
             start = as_numpy(before.addressable_shards[0].data)[index]
             return (
-                f"{leaf_name('networks', path)}{list(map(int, index))} (first update): expected the"
+                f"{leaf_name(path, 'networks')}{list(map(int, index))} (first update): expected the"
                 f" same on every learner device, got {shards[0][index]:.6g} on device 0 and"
                 f" {shards[differs[0]][index]:.6g} on device {differs[0]} ({start:.6g} before)"
             )

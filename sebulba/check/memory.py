@@ -13,18 +13,11 @@ from sebulba.check.perturbation import other_values
 from sebulba.check.policy import MIN_CHANGE_OF_ACTING, differs
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import (
-    Answer,
-    as_numpy,
-    failed,
-    is_equal,
-    leaf_name,
-    passed_unless,
-    skipped,
-)
+from sebulba.check.result import Answer, as_numpy, failed, is_equal, passed_unless, skipped
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject, env_axes
 from sebulba.check.trees import is_replay
+from sebulba.pytree import leaf_name
 from sebulba.types import PyTree
 
 
@@ -46,7 +39,7 @@ def memory(evidence: Evidence) -> Answer:
         changed = _with_other_leaf(items, leaf)
         effect = sensitivity.greatest_effect(changed, before=items)
         if effect <= sensitivity.rounding and _is_expected(sensitivity, items, changed):
-            name = leaf_name("initial_state", leaf)
+            name = leaf_name(leaf, "initial_state")
             return failed(
                 f"{name} ({items[-1].place}, before row 0): expected the loss to use it where row 0"
                 " is no reset, since acting does; changing it changed neither the loss nor its"

@@ -15,12 +15,13 @@ import jax
 import numpy as np
 
 from sebulba.check.question import Question
-from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, unclear
+from sebulba.check.result import Answer, as_numpy, failed, passed, unclear
 from sebulba.config import Config
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment, EnvironmentFault, Interruptible
 from sebulba.envs.data_checks import check_structure, describe_non_finite
 from sebulba.errors import ConfigError, describe_error
+from sebulba.pytree import leaf_name
 from sebulba.types import EnvStep, PyTree
 
 _MAX_ENVS = 8  # of a batch: a slow environment takes 10 ms a step
@@ -245,8 +246,7 @@ class _Recorder:
 def _checksums(row: EnvStep) -> dict[str, int]:
     leaves = jax.tree_util.tree_leaves_with_path(row)
     return {
-        leaf_name("", path): zlib.crc32(np.ascontiguousarray(leaf).tobytes())
-        for path, leaf in leaves
+        leaf_name(path): zlib.crc32(np.ascontiguousarray(leaf).tobytes()) for path, leaf in leaves
     }
 
 

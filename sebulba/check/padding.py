@@ -10,8 +10,9 @@ from sebulba.check.one_device import OneDevice
 from sebulba.check.perturbation import other_values
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, as_numpy, leaf_name, passed_unless, skipped, unclear
+from sebulba.check.result import Answer, as_numpy, passed_unless, skipped, unclear
 from sebulba.check.subject import env_axes
+from sebulba.pytree import leaf_name
 from sebulba.types import PyTree
 
 _ONE_BATCH = {"num_minibatches": 1, "num_epochs": 1}  # else losses of few rows vary with the draw
@@ -48,7 +49,7 @@ def padding(evidence: Evidence) -> Answer:
         if change > _MAX_RELATIVE_ERROR * scale:
             index = np.unravel_index(np.argmax(np.abs(one - other)), one.shape)
             failure = (
-                f"{leaf_name('gradient', path)} ({items[-1].place}, rows 0 …"
+                f"{leaf_name(path, 'gradient')} ({items[-1].place}, rows 0 …"
                 f" {len(items[-1].trajectory.action)}): expected {one[index]:.6g} as without"
                 f" {num_envs} more environments that are terminated in every row, got"
                 f" {other[index]:.6g} (loss {loss:.6g} and {other_loss:.6g})"

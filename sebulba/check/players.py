@@ -19,9 +19,10 @@ from sebulba.check.perturbation import Perturbation, has_own_values, is_done
 from sebulba.check.policy import differs, unroll
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory, Recording
-from sebulba.check.result import Answer, as_numpy, failed, leaf_name, passed, skipped, unclear
+from sebulba.check.result import Answer, as_numpy, failed, passed, skipped, unclear
 from sebulba.check.sensitivity import LossSensitivity
 from sebulba.check.subject import Subject
+from sebulba.pytree import leaf_name
 from sebulba.types import EnvStep, PyTree
 
 _LENGTHS = (5, 7, 9)  # of the episodes of a team, in steps
@@ -188,7 +189,7 @@ def _leak_in_acting(teams: Subject, loss: LossSensitivity) -> str | None:
     for (path, before), after in pairs:
         if differs([before[:, ~is_changed]], [after[:, ~is_changed]]):
             return (
-                f"act: {leaf_name('', path)} ({item.place}): expected that of a player to stay when"
+                f"act: {leaf_name(path)} ({item.place}): expected that of a player to stay when"
                 " another player of its environment sees something else, got another one"
             )
     return None

@@ -12,9 +12,10 @@ import numpy as np
 
 from sebulba.check.capture import as_data, from_data
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import as_numpy, is_key, leaf_name
+from sebulba.check.result import as_numpy
 from sebulba.check.subject import Subject
 from sebulba.check.trees import with_leaf
+from sebulba.pytree import is_key, leaf_name
 from sebulba.toolkit.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from sebulba.types import ActorState, Array, EnvStep, Networks, PyTree
 
@@ -148,7 +149,7 @@ def policies_of(extras: PyTree, action: Array, space: gymnasium.Space) -> dict[t
 
 def is_log_prob(path: tuple, leaf: Any, shape: tuple[int, ...]) -> bool:
     """Whether a leaf has this shape, and a name of a log-probability."""
-    name = leaf_name("", path).lower()
+    name = leaf_name(path).lower()
     return np.shape(leaf) == shape and any(word in name for word in _LOG_PROB_NAMES)
 
 

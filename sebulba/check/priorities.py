@@ -11,11 +11,12 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.perturbation import other_rewards
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
-from sebulba.check.result import Answer, failed, leaf_name, passed, skipped
+from sebulba.check.result import Answer, failed, passed, skipped
 from sebulba.check.sensitivity import MAX_ROUNDING, LossSensitivity
 from sebulba.check.subject import Subject
 from sebulba.check.training import Items, in_steps
 from sebulba.check.trees import flat, is_replay
+from sebulba.pytree import leaf_name
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import Experience, Networks
 
@@ -108,7 +109,7 @@ class _Priorities:
         self.exponent = subject.setting("priority_exponent")
         self.replay = _replay_of(self._experience)
         paths = jax.tree_util.tree_leaves_with_path(self.replay.rows if self.replay else ())
-        rewards = [(path, leaf) for path, leaf in paths if leaf_name("", path).endswith("reward")]
+        rewards = [(path, leaf) for path, leaf in paths if leaf_name(path).endswith("reward")]
         self.path = rewards[0][0] if len(rewards) == 1 else None
         self.rewards = np.array(rewards[0][1] if rewards else ())  # [streams, rows]
 

@@ -10,16 +10,9 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.question import Needs, Question
 from sebulba.check.recording import Recording
-from sebulba.check.result import (
-    Answer,
-    as_numpy,
-    is_key,
-    leaf_name,
-    passed_unless,
-    skipped,
-    unclear,
-)
+from sebulba.check.result import Answer, as_numpy, passed_unless, skipped, unclear
 from sebulba.check.subject import env_axes
+from sebulba.pytree import is_key, leaf_name
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
 _ONE_ACTOR = "the agent allows only one actor, so there is none to compare it with"
@@ -143,7 +136,7 @@ def exploration(evidence: Evidence) -> Answer:
             continue
         if axis >= 0 and leaves[0].shape[axis] == 1:
             continue
-        name = leaf_name("actor state", path)
+        name = leaf_name(path, "actor state")
         over_actors = not all(np.array_equal(leaf, leaves[0]) for leaf in leaves)
         over_envs = axis >= 0 and any(np.ptp(leaf, axis=axis).any() for leaf in leaves)
         if over_actors == over_envs:

@@ -10,9 +10,10 @@ import jax.monitoring
 import numpy as np
 
 from sebulba.check.capture import CapturedExperience, UpdateArguments, from_data
-from sebulba.check.result import as_numpy, leaf_name
+from sebulba.check.result import as_numpy
 from sebulba.check.subject import Subject, env_axes
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.pytree import leaf_name
 from sebulba.ring.records import CycleReport, Unroll, UnrollInfo
 from sebulba.ring.ring import Observer
 from sebulba.ring.running import run
@@ -179,7 +180,7 @@ def _first_kept_leaf(what: str, tree: PyTree) -> str | None:
     """Return the name of the first leaf that was not donated; None: all were."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not leaf.is_deleted():
-            return leaf_name(what, path)
+            return leaf_name(path, what)
     return None
 
 

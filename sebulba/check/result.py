@@ -1,12 +1,13 @@
 """The answer to a question, and the first difference between two pytrees."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sebulba.pytree import leaf_name, without_key
 from sebulba.types import PyTree
 
 Status = Literal["pass", "fail", "skip", "unclear"]
@@ -74,7 +75,7 @@ def first_difference(
             where = ", ".join([place, *places] if place else places)
             rest = f"[{','.join(map(str, index[len(axes) :]))}]" if index[len(axes) :] else ""
             return (
-                f"{leaf_name(what, path)}{rest} ({where}): expected {left[index]},"
+                f"{leaf_name(path, what)}{rest} ({where}): expected {left[index]},"
                 f" got {right[index]}"
             )
     return None
@@ -92,23 +93,6 @@ def is_equal(left: PyTree, right: PyTree) -> bool:
     return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
-def leaf_name(what: str, path: tuple) -> str:
-    """Return `what.path.of.the.leaf`."""
-    return ".".join(
-        part for part in (what, jax.tree_util.keystr(path, simple=True, separator=".")) if part
-    )
-
-
 def as_numpy(tree: PyTree) -> PyTree:
     """Copy a pytree to host memory, random keys as their data."""
     return jax.tree.map(lambda leaf: np.asarray(jax.device_get(without_key(leaf))), tree)
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether a leaf is an array of typed random keys."""
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def without_key(leaf: Any) -> Any:
-    """Return the data of an array of typed random keys, and any other leaf unchanged."""
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf

@@ -12,16 +12,9 @@ from sebulba.check.evidence import Evidence
 from sebulba.check.policy import is_log_prob, policies_of, with_noise
 from sebulba.check.question import Needs, Question
 from sebulba.check.randomness import first_row, with_randomness_of
-from sebulba.check.result import (
-    Answer,
-    as_numpy,
-    failed,
-    leaf_name,
-    passed,
-    passed_unless,
-    skipped,
-)
+from sebulba.check.result import Answer, as_numpy, failed, passed, passed_unless, skipped
 from sebulba.check.subject import env_axes
+from sebulba.pytree import leaf_name
 from sebulba.types import ActorState, EnvStep, PyTree
 
 _NUM_DRAWS = 512
@@ -133,7 +126,7 @@ class _Sampler:
         action, extras = jax.jit(lambda states: jax.lax.map(act, states))(states)
         space = self._subject.run_spec.environment.action_space
         policies = {
-            leaf_name("extras", path): node
+            leaf_name(path, "extras"): node
             for path, node in policies_of(extras, action, space).items()
         }
         log_probs = {name: node.log_prob(action) for name, node in policies.items()}
@@ -233,7 +226,7 @@ def log_probs(evidence: Evidence) -> Answer:
     log_probs = dict(sampled.extras["log_probs"])
     for path, leaf in jax.tree_util.tree_leaves_with_path(sampled.extras["extras"]):
         if is_log_prob(path, leaf, sampled.action.shape[:2]):
-            log_probs[leaf_name("extras", path)] = leaf
+            log_probs[leaf_name(path, "extras")] = leaf
     log_probs = {name: each for name, each in log_probs.items() if each.ndim == 2}
     if not log_probs:
         return skipped("the extras have no distribution, and no log_prob of shape [B]")

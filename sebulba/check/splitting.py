@@ -10,9 +10,10 @@ from sebulba.check.learner_devices import (
     reason_for_one_device,
 )
 from sebulba.check.question import Question
-from sebulba.check.result import Answer, failed, first_difference, leaf_name, passed_unless, skipped
+from sebulba.check.result import Answer, failed, first_difference, passed_unless, skipped
 from sebulba.check.subject import env_axes
 from sebulba.devices.learner_devices import LearnerDevices
+from sebulba.pytree import leaf_name
 from sebulba.toolkit.reductions import LEARNER_AXIS
 
 
@@ -33,7 +34,7 @@ def splitting(evidence: Evidence) -> Answer:
         strict=True,
     )
     for (path, local), axis, leaf in leaves:
-        name, shape, got = leaf_name("actor state", path), tuple(local.shape), _split_axis(leaf)
+        name, shape, got = leaf_name(path, "actor state"), tuple(local.shape), _split_axis(leaf)
         if axis > 0:
             return failed(
                 f"{name} of shape {shape}: expected the environments on axis 0, got them on axis"

@@ -6,14 +6,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from sebulba.check.result import as_numpy, leaf_name
+from sebulba.check.result import as_numpy
+from sebulba.pytree import leaf_name
 from sebulba.toolkit.replay import ReplayState
 from sebulba.types import Array, PyTree
 
 
 def leaf_names(what: str, tree: PyTree) -> list[str]:
     """Return the names of all leaves, each beginning with `what`."""
-    return [leaf_name(what, path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [leaf_name(path, what) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def is_replay(node: Any) -> bool:

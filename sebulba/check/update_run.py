@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.check.evidence import Evidence
-from sebulba.check.result import as_numpy, is_equal, leaf_name
+from sebulba.check.result import as_numpy, is_equal
 from sebulba.check.sensitivity import ATTEMPTS
+from sebulba.pytree import leaf_name
 from sebulba.types import Clock, Experience, Networks, PyTree
 
 TARGET_PERIOD_UPDATES = 3
@@ -64,7 +65,7 @@ class UpdateRun:
 
     def name(self, index: int) -> str:
         """Return the name of a leaf, and the numbers of the updates."""
-        return f"{leaf_name('networks', self.paths[index])} (updates 0 … {len(self.changes) - 1})"
+        return f"{leaf_name(self.paths[index], 'networks')} (updates 0 … {len(self.changes) - 1})"
 
 
 def take_updates(evidence: Evidence) -> UpdateRun:

@@ -7,15 +7,7 @@ import numpy as np
 from sebulba.check.evidence import Evidence
 from sebulba.check.parts import fixed_leaves, target_acts, useless_part, wrong_period
 from sebulba.check.question import Needs, Question
-from sebulba.check.result import (
-    Answer,
-    as_numpy,
-    failed,
-    is_equal,
-    leaf_name,
-    passed,
-    unclear,
-)
+from sebulba.check.result import Answer, as_numpy, failed, is_equal, passed, unclear
 from sebulba.check.settings import settings_of
 from sebulba.check.trees import with_leaf
 from sebulba.check.update_run import (
@@ -27,6 +19,7 @@ from sebulba.check.update_run import (
     norms,
     take_updates,
 )
+from sebulba.pytree import leaf_name
 
 _MIN_ASCENT_COSINE = 0.05  # of a step and the gradients; less may be weight decay
 _MIN_RELATIVE_GRADIENT = 1e-3  # of the greatest gradient; less may be lost in rounding
@@ -118,7 +111,7 @@ def _changes_within_cycle(run: UpdateRun, evidence: Evidence) -> Answer | None:
     for index in np.flatnonzero(early & np.array(evidence.loss.policy.is_acting)):
         updates = np.flatnonzero(changes[:, index])
         return failed(
-            f"{leaf_name('networks', run.paths[index])} (updates {', '.join(map(str, updates))}):"
+            f"{leaf_name(run.paths[index], 'networks')} (updates {', '.join(map(str, updates))}):"
             f" expected it to change in the last of a cycle's {len(changes)} updates only, since"
             " acting uses it, and it is not learned by gradients",
             "statistics change between the minibatches of one cycle, which then see other inputs"
@@ -137,7 +130,7 @@ def _unlike_descent(run: UpdateRun) -> Answer | None:
         after = first.repeat(grads=with_leaf(first.grads, index, jnp.zeros_like))
         if is_equal(as_numpy(after), as_numpy(first.after)):
             return failed(
-                f"{leaf_name('gradient', run.paths[index])} (update 0): expected 0 where optimize"
+                f"{leaf_name(run.paths[index], 'gradient')} (update 0): expected 0 where optimize"
                 " does not use the gradient, got another value",
                 "a stop_gradient is missing",
             )
@@ -149,7 +142,7 @@ def _unlike_descent(run: UpdateRun) -> Answer | None:
     after = first.repeat(networks=jax.tree.unflatten(structure, shifted))
     for forgotten in np.flatnonzero(are_equal(after, first.after) & (sizes > 0.0)):
         return failed(
-            f"{leaf_name('networks', run.paths[forgotten])} (update 0): expected optimize to add"
+            f"{leaf_name(run.paths[forgotten], 'networks')} (update 0): expected optimize to add"
             " its step to the old value, got the same new value from another old one",
             "the step is added to the target network",
         )

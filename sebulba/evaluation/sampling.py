@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sebulba.agent import Agent, declared
+from sebulba.pytree import without_key
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
 _MANY_ENV_STEPS = 2**31 - 1  # that an int32 holds
@@ -81,9 +82,7 @@ class ActingAgent:
 
 
 def _are_equal(leaf: jax.Array, other: jax.Array) -> bool:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf, other = map(jax.random.key_data, (leaf, other))
-    return np.array_equal(leaf, other, equal_nan=True)
+    return np.array_equal(without_key(leaf), without_key(other), equal_nan=True)
 
 
 def spread(num_envs: int, num_training_envs: int) -> np.ndarray:

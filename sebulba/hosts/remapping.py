@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from sebulba.agent import Agent, declared
+from sebulba.pytree import is_key
 from sebulba.ring.records import ActCarry
 from sebulba.ring.state import joined_boundaries
 from sebulba.types import ActorState, PyTree, RunSpec
@@ -122,7 +123,7 @@ def restarted(
 
 def _fold(leaf: Any, number: int) -> Any:
     """Return other keys for keys, so that actions are not drawn as at the start of the run."""
-    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not is_key(leaf):
         return leaf
     fold = jax.random.fold_in
     for _ in leaf.shape:

@@ -20,6 +20,7 @@ from sebulba.envs.base import Environment, EnvironmentFault, Restartable
 from sebulba.envs.closing import close_environments
 from sebulba.envs.data_checks import check_structure
 from sebulba.errors import PLACE, ConfigError, describe_error
+from sebulba.pytree import leaf_name
 from sebulba.ring.act_cycle import ActCycle, call_environment, init_carry, jit_on
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT, MAKE_ENVIRONMENTS, WallClock
@@ -399,5 +400,5 @@ def _differing_leaf(got: EnvStep, expected: EnvStep) -> str | None:
     for (path, leaf), other in zip(expected_leaves, jax.tree.leaves(got), strict=True):
         a, b = np.asarray(leaf), np.asarray(other)
         if a.dtype != b.dtype or a.tobytes() != b.tobytes():
-            return jax.tree_util.keystr(path, simple=True, separator=".")
+            return leaf_name(path)
     return None

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from sebulba.devices.learner_devices import REPLICATED
 from sebulba.devices.mapping import map_over_learner_devices
+from sebulba.pytree import without_key
 from sebulba.ring.learner import Learner
 from sebulba.ring.records import CycleReport
 from sebulba.ring.ring import Observer
@@ -69,8 +70,7 @@ class ReplicaCheck(Observer):
 
 def _checksum(leaf: jax.Array) -> jax.Array:
     """Return the sum `[]` of the bits of all elements, modulo 2**32."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
+    leaf = without_key(leaf)
     if leaf.dtype == bool:
         leaf = leaf.astype(jnp.uint8)
     bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sebulba.pytree import is_key
+from sebulba.pytree import without_key
 from sebulba.storage.checkpoints.manifest import flatten
 from sebulba.storage.checksums import LeafSum
 from sebulba.types import PyTree
@@ -41,7 +41,7 @@ class Checksums:
         flat, structures = zip(*map(jax.tree.flatten, trees), strict=True)
         if structures[0] not in self._names:
             self._names[structures[0]] = [f"{part}.{name}" for name in flatten(trees[0])]
-        leaves = [[_data(leaf) for leaf in of_name] for of_name in zip(*flat, strict=True)]
+        leaves = [[without_key(leaf) for leaf in of_name] for of_name in zip(*flat, strict=True)]
         for leaf in itertools.chain(*leaves):
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()  # all of them before the first is waited for
@@ -85,7 +85,3 @@ def _folded(flat: np.ndarray) -> np.ndarray:
     folded = pieces.sum(axis=0, dtype=np.float64)
     folded[:num_left] += flat[num_pieces * _NUM_SIGNS :]
     return folded
-
-
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import sebulba
+from sebulba.pytree import without_key
 from sebulba.types import EnvStep
 from tests.extras import needs_search
 
@@ -55,11 +55,7 @@ def test_policy_acts_as_the_agent_does(policy_of, name):
 
 
 def _data(tree):
-    def data(leaf):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(leaf) if is_key else leaf
-
-    return jax.tree.map(data, tree)
+    return jax.tree.map(without_key, tree)
 
 
 def test_one_observation_equals_a_batch_of_one(policy_of):

@@ -13,6 +13,7 @@ import pytest
 from sebulba.config.loading import load_config
 from sebulba.devices.mapping import Mapped
 from sebulba.devices.memory import num_bytes
+from sebulba.pytree import without_key
 from sebulba.ring.update import LearnerState
 from sebulba.toolkit.convolutions import convolve
 from tests import rings
@@ -140,12 +141,7 @@ def test_shipped_agents_learn_the_same_in_one_call_and_in_several(name):
 
 def as_numbers(state):
     """Return a learner's state with typed keys as integers."""
-
-    def as_number(leaf):
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(leaf) if is_key else leaf
-
-    return jax.tree.map(as_number, state)
+    return jax.tree.map(without_key, state)
 
 
 # One update in a learner cycle: XLA could fuse writing the new rows into reading a sample.

@@ -12,6 +12,7 @@ import pytest
 from sebulba.config import CheckpointConfig
 from sebulba.config.loading import load_config
 from sebulba.process import EXIT_CONFIG, EXIT_NON_FINITE
+from sebulba.pytree import without_key
 from sebulba.ring.calls import Calls
 from sebulba.ring.ring import Ring
 from sebulba.run import training
@@ -47,11 +48,7 @@ def without_times(row):
 
 
 def as_numbers(state):
-    def as_number(leaf):
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-
-    return jax.tree.map(as_number, state)
+    return jax.tree.map(lambda leaf: np.asarray(without_key(leaf)), state)
 
 
 def assert_same_runs(config, *, as_mode="serial"):

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sebulba.pytree import is_key
+from sebulba.pytree import without_key
 from sebulba.storage.checkpoints.manifest import (
     ARRAYS,
     MANIFEST,
@@ -63,7 +63,7 @@ def snapshot(state: PyTree) -> Snapshot:
     array.
     """
     leaves = flatten(state)
-    arrays = {path: _data(leaf) for path, leaf in leaves.items()}
+    arrays = {path: without_key(leaf) for path, leaf in leaves.items()}
     for array in arrays.values():
         if isinstance(array, jax.Array):
             array.copy_to_host_async()
@@ -216,10 +216,6 @@ class Checkpointer:
             steps = steps_in(self.directory)
             for step in set(steps[: -self._keep]) - {best_step(self.directory), self._keep_also()}:
                 _remove(self.directory / str(step))
-
-
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _own(array: Any) -> np.ndarray:

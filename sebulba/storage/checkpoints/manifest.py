@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sebulba.pytree import leaf_name
 from sebulba.types import PyTree
 
 ARRAYS = "arrays.npz"
@@ -105,7 +106,7 @@ def flatten(tree: PyTree) -> dict[str, Any]:
     """
     leaves: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        name = leaf_name(path)
         if name in leaves:
             raise ValueError(f"expected a different path for every leaf, got {name} twice")
         leaves[name] = leaf
