@@ -67,7 +67,7 @@ def load(reference: str, *, key: str = "") -> Any:
     return getattr(module, name)
 
 
-def refuse_local(reference: str, *, key: str = "") -> None:
+def refuse_local(reference: str, *, key: str) -> None:
     """Raise a ConfigError about `module:Name` of a lambda or of something inside of a function."""
     if "<" in reference:
         raise ConfigError(

@@ -116,7 +116,7 @@ def ids() -> list[str]:
 class GymnasiumEnvironment:
     """A Gymnasium vector environment with autoreset on the next step, as an `Environment`."""
 
-    def __init__(self, vector_env: VectorEnv, *, seed: int, frame_stack: FrameStack | None = None):
+    def __init__(self, vector_env: VectorEnv, *, seed: int, frame_stack: FrameStack | None):
         self.num_envs = vector_env.num_envs
         action_space = vector_env.single_action_space
         name = "" if vector_env.spec is None else vector_env.spec.name

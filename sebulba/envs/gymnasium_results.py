@@ -36,7 +36,7 @@ class ResultError(TypeError):
 class CheckedResults(gymnasium.Wrapper):
     """Raises a `ResultError` if `reset` or `step` return a value of a wrong type or shape."""
 
-    def __init__(self, env: gymnasium.Env, *, drops_info: bool = False):
+    def __init__(self, env: gymnasium.Env, *, drops_info: bool):
         """Wrap an environment.
 
         Args:

@@ -21,7 +21,7 @@ def check_task(
     spec: EnvironmentSpec,
     to_native: Callable[[Any], PyTree],
     *,
-    players: tuple[int, ...] = (),
+    players: tuple[int, ...],
 ) -> None:
     """Compare what a task's methods return with its declarations.
 

@@ -63,8 +63,8 @@ _PLACES = ("run_dir", "init_from", "resume", "distributed.coordinator")
 def read_config(
     run_dir: str | os.PathLike[str],
     *,
-    agent: Any = None,
-    environment: Any = None,
+    agent: Any,
+    environment: Any,
     imports: bool = True,
     env: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Config:
@@ -72,7 +72,7 @@ def read_config(
 
     Args:
         run_dir: the run's directory.
-        agent: the object, if the run was given one that cannot be imported.
+        agent: the object, if the run was given one that cannot be imported, or None.
         environment: the same for the environment.
         imports: False: import nothing that the config names.
         env: replacements for settings of `env`: entries of `env.options` by name, or flags such as

@@ -47,8 +47,8 @@ def wait_for_processes(
     num_processes: int,
     process_id: int,
     timeout_s: float,
-    token: str = "",
-    bind: str | None = None,
+    token: str,
+    bind: str | None,
 ) -> str | None:
     """Return once all processes have called this.
 

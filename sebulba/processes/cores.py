@@ -12,7 +12,7 @@ _MAX_TRIES, _PAUSE_S = 100, 0.02
 
 
 def cores_of_process(
-    number: int, *, num_processes: int, cores_per_process: int | None = None
+    number: int, *, num_processes: int, cores_per_process: int | None
 ) -> frozenset[int]:
     """Return the cores of one of several processes, which do not share them if there are enough.
 

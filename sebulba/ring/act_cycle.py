@@ -109,7 +109,7 @@ def empty_buffer(
     env_step: EnvStep,
     *,
     length: int,
-    frame_stack: FrameStack | None = None,
+    frame_stack: FrameStack | None,
 ) -> Buffer:
     """Return a buffer for `length` transitions; call it within a jitted function.
 

@@ -115,7 +115,7 @@ class TimeShares:
         return totals
 
 
-def bottleneck(shares: Shares, *, all_reduce: float = 0.0) -> Bottleneck | None:
+def bottleneck(shares: Shares, *, all_reduce: float) -> Bottleneck | None:
     """Return what limits the env steps per second; None if the learner's time is not measured.
 
     Args:

@@ -118,7 +118,7 @@ class NetworksDeque:
     never donates.
     """
 
-    def __init__(self, maxlen: int = 1) -> None:
+    def __init__(self, maxlen: int) -> None:
         self._changed = threading.Condition()
         self._staged: collections.deque[tuple[int, Networks]] = collections.deque(maxlen=maxlen)
         self._closed = False

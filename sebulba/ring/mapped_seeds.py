@@ -20,7 +20,7 @@ from sebulba.ring.anakin import Anakin, act_cycles_of
 from sebulba.ring.calls import Begin, Call, Calls, with_equal_updates
 from sebulba.ring.clocks import PUBLISH
 from sebulba.ring.one_program import ProgramOfCycles, RecordedCycle, with_seeds
-from sebulba.ring.records import NEVER_DUE, DueTimes
+from sebulba.ring.records import DueTimes
 from sebulba.ring.ring import Observer, Ring, annotate_errors, where_learner
 from sebulba.ring.update import STATE_SPECS
 from sebulba.types import PyTree
@@ -42,7 +42,7 @@ def check_mapping(first: Ring, ring: Ring) -> None:
 class MappedSeeds:
     """Runs learner cycles of several rings that differ in their seed, in common calls."""
 
-    def __init__(self, rings: Sequence[Ring], due: DueTimes = NEVER_DUE):
+    def __init__(self, rings: Sequence[Ring], due: DueTimes):
         """Stack the arrays of the seeds.
 
         Args:

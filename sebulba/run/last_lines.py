@@ -72,16 +72,16 @@ def describe_failure(
     error: BaseException,
     path: pathlib.Path,
     *,
+    resumed_at: float | None,
     unsaved: str | None = None,
-    resumed_at: float | None = None,
 ) -> str:
     """Return the last line on stderr of a run that failed: what, where, and what is saved.
 
     Args:
         error: the exception that was raised.
         path: the run directory.
-        unsaved: why the last state is not saved; None: it is.
         resumed_at: see `describe_checkpoint`.
+        unsaved: why the last state is not saved; None: it is.
     """
     if isinstance(error, GoneError):
         return (

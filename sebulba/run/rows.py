@@ -32,7 +32,7 @@ class MetricsRows(Observer):
         episode_metrics: Sequence[str],
         all_reduce: AllReduceProbe,
         files: MetricsFanOut,
-        listeners: Sequence[Callable[[Row], None]] = (),
+        listeners: Sequence[Callable[[Row], None]],
     ):
         """Start at the ring's present cycle.
 
