@@ -218,20 +218,18 @@ class Anakin:
         """
         ring, learner = self.ring, self.ring.learner
         call, recorded = self._calls.next(self)
-        ring.is_between_cycles = False
-        counted = self.count(recorded)
-        num_done, is_complete = len(counted), len(counted) == call.num_cycles
-        if not is_complete:
-            self._calls.drop_ahead()
-        if num_done == 0:
-            ring.is_between_cycles = True
-            return False
-        if not is_complete:
-            call = self._calls.repeat(call, num_done)
-        learner.advance(num_cycles=num_done, num_updates=num_done * call.num_updates)
-        self.arrive(call.end, call.networks)
-        ring.publish()
-        ring.is_between_cycles = True
+        with ring.in_cycle():
+            counted = self.count(recorded)
+            num_done, is_complete = len(counted), len(counted) == call.num_cycles
+            if not is_complete:
+                self._calls.drop_ahead()
+            if num_done == 0:
+                return False
+            if not is_complete:
+                call = self._calls.repeat(call, num_done)
+            learner.advance(num_cycles=num_done, num_updates=num_done * call.num_updates)
+            self.arrive(call.end, call.networks)
+            ring.publish()
         ring.report(counted, observers)
         return is_complete or ring.end.goal
 

@@ -119,21 +119,20 @@ class MappedSeeds:
         """Count and report the cycles of a seed; return whether all of the call were usable."""
         anakin = self._anakins[number]
         ring, learner = anakin.ring, anakin.ring.learner
-        ring.is_between_cycles = False
-        counted = anakin.count(recorded)
-        num_done, is_complete = len(counted), len(counted) == call.num_cycles
-        if num_done > 0:
+        with ring.in_cycle():
+            counted = anakin.count(recorded)
+            num_done, is_complete = len(counted), len(counted) == call.num_cycles
+            if num_done == 0:
+                return False
             end = call if is_complete else self._calls.repeat(call, num_done)
             learner.advance(num_cycles=num_done, num_updates=num_done * call.num_updates)
             learner.defer_arrays(
                 lambda: anakin.arrive(*self._take((end.end, end.networks), np.int32(number)))
             )
             learner.clock.lap(PUBLISH)
-        ring.is_between_cycles = True
-        if num_done > 0:
-            if len(learner.learner_devices) > 1:
-                learner.set_deferred()  # Observers compare the devices.
-            ring.report(counted, observers)
+        if len(learner.learner_devices) > 1:
+            learner.set_deferred()  # Observers compare the devices.
+        ring.report(counted, observers)
         return is_complete
 
     def _leave(self, number: int) -> None:

@@ -196,18 +196,24 @@ class Ring:
             Exception: the agent, a collective or an observer failed.
         """
         with annotate_errors(lambda: where_learner(self.learner)):
-            self.is_between_cycles = False
-            metrics = self.learner.update(
-                [each.unroll for each in deliveries], env_steps=self.progress.env_steps
-            )
-            self.publish()
-            counted = self.count([each.info for each in deliveries], metrics)
-            for each in deliveries:
-                self.points[each.info.actor_id] = each.point
-            self.is_between_cycles = True
+            with self.in_cycle():
+                metrics = self.learner.update(
+                    [each.unroll for each in deliveries], env_steps=self.progress.env_steps
+                )
+                self.publish()
+                counted = self.count([each.info for each in deliveries], metrics)
+                for each in deliveries:
+                    self.points[each.info.actor_id] = each.point
             self.report([counted], observers, unrolls=[each.unroll for each in deliveries])
             # After the observers, so that a checkpoint can hold the frozen state.
             self.learner.check()
+
+    @contextlib.contextmanager
+    def in_cycle(self) -> Iterator[None]:
+        """Set `is_between_cycles` to False during the block, and for good if the block raises."""
+        self.is_between_cycles = False
+        yield
+        self.is_between_cycles = True
 
     def publish(self) -> None:
         """Append the newest networks to the staging deque of every actor device."""

@@ -3,6 +3,7 @@
 import pytest
 
 from sebulba.config import ActorConfig, Config, DevicesConfig, EnvConfig, LearnerConfig, RunConfig
+from sebulba.ring.ring import Ring
 from tests.rings import DueTimes, Observer, close, make_ring, run
 from tests.toys import ToyConfig
 
@@ -78,6 +79,18 @@ def test_an_observer_that_raises_ends_the_run_between_cycles_and_is_named(mode):
     (ring,) = rings
     assert ring.is_between_cycles
     ring.ledger.balance()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_ring_stays_within_the_cycle_that_raised(mode, monkeypatch):
+    def fail(self, infos, metrics):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(Ring, "count", fail)
+    rings = []
+    with pytest.raises(ValueError, match="no such thing"):
+        ran(mode, lambda ring: rings.append(ring) or [])
+    assert not rings[0].is_between_cycles
 
 
 @pytest.mark.parametrize("mode", MODES)
