@@ -129,6 +129,7 @@ def finish(
         path,
         all_reduce=observers.rows.all_reduce,
         remote_actors=observers.rows.remote_actors,
+        dropped_rows=observers.rows.dropped_rows,
         networks_crc32=checksum,
     )
     with end.collecting():

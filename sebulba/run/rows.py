@@ -70,6 +70,11 @@ class MetricsRows(Observer):
         """The numbers of each remote actor, without start-up; empty without any."""
         return self._remote_actors_of_run.numbers()
 
+    @property
+    def dropped_rows(self) -> dict[str, int]:
+        """The number of rows that a writer dropped, by writer; empty if none did."""
+        return self._files.dropped_rows
+
     def on_cycle(self, report: CycleReport) -> None:
         """Count; hand out a row if one is due or the run has reached its goal."""
         progress = self._ring.progress

@@ -34,6 +34,7 @@ def summarize(
     *,
     all_reduce: dict[str, float],
     remote_actors: Mapping[int, Numbers],
+    dropped_rows: Mapping[str, int],
     networks_crc32: str | None,
 ) -> dict[str, Any]:
     """Return the contents of `summary.json`.
@@ -44,6 +45,7 @@ def summarize(
         path: the run directory.
         all_reduce: columns of the gradients' all-reduces; empty with one device.
         remote_actors: the numbers of each; empty without any.
+        dropped_rows: the rows of metrics that each writer dropped; empty if none did.
         networks_crc32: the checksum of the last networks; None: not known.
     """
     progress = ring.progress
@@ -71,6 +73,7 @@ def summarize(
         ),
         "ledger": ring.ledger.balance(),
         "remote_actors": remote_actors or None,
+        "dropped_rows": dropped_rows or None,
         "networks_crc32": networks_crc32,
         "memory_plan": ring.programs.memory_plan.describe(),
         "compiler_flags": describe_xla_flags() or None,

@@ -40,6 +40,7 @@ def test_writer_that_raises_costs_one_warning_and_its_own_rows(tmp_path, monkeyp
     assert training.train_to_exit_code(make_config(tmp_path)) == 0
     assert capsys.readouterr().err.count("metrics: CsvWriter failed") == 1
     assert rows_in(tmp_path)[-1]["env_steps"] == summary_of(tmp_path)["env_steps"] >= 400
+    assert summary_of(tmp_path)["dropped_rows"] == {"CsvWriter": len(rows_in(tmp_path))}
 
 
 def test_writer_that_blocks_is_given_up_at_the_end(tmp_path, monkeypatch, capsys):
