@@ -55,7 +55,6 @@ from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import GoneError, RunDirectoryError
 from sebulba.storage.metrics.console import Display, laid_out
 from sebulba.storage.metrics.files import write_json
-from sebulba.storage.metrics.summary import write_summary
 from sebulba.storage.run_dir import (
     METRICS,
     NON_FINITE,
@@ -228,7 +227,7 @@ def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
 
 def _write_summary(summary: dict[str, Any], path: pathlib.Path, display: Display) -> None:
     try:
-        write_summary(directory_of_host(path) / "summary.json", summary)
+        write_json(directory_of_host(path) / "summary.json", summary)
     except OSError as error:
         display.message(f"summary: not written: {error}")
 

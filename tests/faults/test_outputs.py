@@ -25,7 +25,7 @@ def test_full_disk_stops_neither_training_nor_the_checkpoints_that_still_fit(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(LineFile, "append", no_space)
-    monkeypatch.setattr(ending, "write_summary", no_space)
+    monkeypatch.setattr(ending, "write_json", no_space)
     config = make_config(tmp_path)
     assert training.train_to_exit_code(config) == 0
     error = capsys.readouterr().err
