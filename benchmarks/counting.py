@@ -35,7 +35,7 @@ class Program:
                 yield time.perf_counter(), int(line.removeprefix(PREFIX))
 
     def measure(self, warm_up_s: float, seconds: float) -> Timed:
-        """Return the env steps of so many seconds, which begin after the warm-up.
+        """Return the env steps of `seconds`, which begin after the warm-up.
 
         Raises:
             EndedError: the program has ended.

@@ -67,7 +67,7 @@ def train(agent: str, seed: int, *, env_steps: int, num_episodes: int) -> dict[s
 
 
 def play(policy: Any, *, num_episodes: int, seed: int) -> tuple[np.ndarray, dict[str, float]]:
-    """Play an episode in each of so many worlds.
+    """Play an episode in each of `num_episodes` worlds.
 
     Returns:
         The returns, float32 `[num_episodes]`, and the share of episodes with each achievement.

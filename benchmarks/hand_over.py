@@ -44,7 +44,7 @@ _CONFIGS = (_FOLDER / "peers/gymnax_cartpole.yaml", _FOLDER.parent / "configs/im
 
 
 def with_envs(config: Config, num_envs: int, *, cycles: int) -> Config:
-    """Return a config of one program with so many environments, which no goal ends."""
+    """Return a config of one program with `num_envs` environments, which no goal ends."""
     actor = dataclasses.replace(config.actor, threads_per_device=1, num_envs=num_envs)
     rows = num_envs * actor.trajectory_length * config.learner.trajectories_per_cycle
     run = dataclasses.replace(
@@ -138,7 +138,7 @@ def _spent(collector: Any) -> dict[str, float]:
 def _cpu_s_of_ray() -> float:
     """Return the CPU seconds of the processes of the Ray that was started here, without actors."""
     seconds, parents = 0.0, {os.getpid()}
-    # A parent has a smaller number than what it has started, unless numbers began anew.
+    # A parent has a smaller number than what it has started, unless the numbers started again.
     for pid in sorted(int(each) for each in os.listdir("/proc") if each.isdecimal()):
         with contextlib.suppress(OSError):
             stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

@@ -39,7 +39,7 @@ one GPU.
                       resumed on those that are left. All have to share the run directory
 --cpus N, --gpus N    with --ray: CPUs and GPUs of each host (default: 1 and 0)
 --min-hosts N         with --ray: after a loss, at least this many hosts (default: 1)
---wait-s S            with --ray: after a loss, wait so many seconds for as many machines as before
+--wait-s S            with --ray: after a loss, wait up to S seconds for as many machines as before
                       (default: 60)
 --local N             number of processes on this machine
 --cores C             with --local: CPU cores of each process (default: an equal part of all)

@@ -15,7 +15,7 @@ the *next* step: a row that ends an episode has the true final observation, its 
 and the next row is a reset (`is_first`, reward 0). The transition between the two is not `valid`.
 
 The players of an environment begin together. Of a player that is out before the others, the final
-row is repeated, done and with reward 0, until the environment begins anew.
+row is repeated, done and with reward 0, until the environment is reset.
 """
 
 import dataclasses

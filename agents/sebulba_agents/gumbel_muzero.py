@@ -272,7 +272,7 @@ class GumbelMuZero(TargetNetworkAgent):
         )
 
     def _reanalyse(self, networks: TargetNetworks, key: jax.Array, rows: Row) -> Planned:
-        """Return policies and values of rows `[K + n_step + 1, n]`, of some sequences anew."""
+        """Return policies and values of rows `[K + n_step + 1, n]`, some of them planned again."""
         stored = rows.extras
         count = self._num_reanalysed
         if not count:

@@ -349,7 +349,7 @@ class _Learner:
 
 
 def _with_seeds(leaf: Any, *, num_seeds: int) -> jax.ShapeDtypeStruct:
-    """Return the shape of so many arrays, as a program that is mapped over seeds takes them."""
+    """Return the shape of `num_seeds` arrays, as a program that is mapped over seeds takes them."""
     sharding = leaf.sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
         sharding = one_program.with_seeds(sharding)

@@ -94,5 +94,5 @@ EPISODES = Question(
         f"the loss's rounding (see `rewards`), and {MIN_TIMES_MORE:g} times the mixture between "
         "environments, which moments of a batch mix as well"
     ),
-    likely_cause="a model's unroll, a memory or attention goes on into the next episode",
+    likely_cause="a model's unroll, a memory or attention continues into the next episode",
 )

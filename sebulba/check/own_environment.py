@@ -151,7 +151,7 @@ def _play(config: Config, num_envs: int, actions: Sequence[np.ndarray] | None = 
             environment.timeout_s = config.actor.env_timeout_s
         num_players = environment.spec.num_players
         recorder.take(environment, environment.reset())
-        while _goes_on(recorder, taken, actions, config.actor.trajectory_length):
+        while _continues(recorder, taken, actions, config.actor.trajectory_length):
             if actions is None:
                 mask = recorder.last.action_mask
                 num_rows = num_envs * num_players
@@ -186,7 +186,7 @@ def _play(config: Config, num_envs: int, actions: Sequence[np.ndarray] | None = 
     )
 
 
-def _goes_on(
+def _continues(
     recorder: "_Recorder",
     taken: Sequence[np.ndarray],
     actions: Sequence[np.ndarray] | None,

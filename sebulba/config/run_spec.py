@@ -29,7 +29,7 @@ def make_run_spec(
 
 
 def num_actors_of_host(actor: ActorConfig, num_devices: int) -> int:
-    """Return the number of actors of a host with so many actor devices."""
+    """Return the number of actors of a host with `num_devices` actor devices."""
     return num_devices * actor.threads_per_device + actor.remote
 
 

@@ -83,7 +83,7 @@ class ActorConfig:
     """GPUs of a remote actor, which may be a share of one. 0: it acts on its CPUs."""
     remote_timeout_s: Seconds | None = 60.0
     """Timeout of an act cycle of a remote actor, with its start if it died, in seconds. Without a
-    limit if null, and in a free-running run, where the others go on."""
+    limit if null, and in a free-running run, where the others continue."""
     remote_max_replay: Natural = 10_000
     """Act cycles that a remote actor repeats at most when another has died, to return to the state
     of environments that cannot be stored. After longer streams, new episodes begin."""

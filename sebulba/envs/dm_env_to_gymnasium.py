@@ -50,7 +50,7 @@ class DmEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; a seed makes the environment anew."""
+        """Start an episode; a seed creates the environment again."""
         super().reset(seed=seed)
         if seed is not None and self._takes_seed:
             self.close()

@@ -1,4 +1,4 @@
-"""Rows that repeat the final row of an episode, until the environment begins anew.
+"""Rows that repeat the final row of an episode, until the environment is reset.
 
 Of players that act together, one may be out before the others. Its final row is then repeated with
 reward 0 and `is_first` False. A repeated row is done, so the transitions out of it are not `valid`,

@@ -46,7 +46,7 @@ class _Ends:
     """How the episodes of a task end."""
 
     is_over: _IsOver
-    # JaxMARL goes on to reward a player that is `done` before its team: it is not out.
+    # JaxMARL still rewards a player that is `done` before its team: it is not out.
     pays_after_done: bool = False
 
 

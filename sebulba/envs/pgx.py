@@ -41,7 +41,7 @@ def make(
     The option `opponent` is `random` (default), which plays a random legal action; `look_ahead`,
     see `LookAhead`; `module:function`, an `Opponent`; or, in games of two, `self`, `past` or the
     directory of a run, with the options of `take_opponents`. `max_episode_steps` truncates games
-    after so many moves of the player.
+    after this many moves of the player.
 
     Raises:
         ConfigError: pgx has no such game, or there is no such option.

@@ -181,7 +181,7 @@ def elo_ratings(matches: Sequence[Match], num_runs: int, *, seed: int) -> list[R
     Args:
         matches: of the runs, which they connect.
         num_runs: how many.
-        seed: of the bootstrap, which draws the games of each pair anew.
+        seed: of the bootstrap, which draws the games of each pair again.
     """
     rng = np.random.default_rng(seed)
     samples = np.zeros((_RESAMPLES + 1, num_runs, num_runs))  # wins of one run over another

@@ -46,7 +46,7 @@ class RayProcess:
         self._references = returned if self._num_returns > 1 else [returned]
 
     def wait(self, seconds: float) -> tuple[Any, ...] | None:
-        """Return what the method returned, or None after so many seconds; see `RemoteProcess`."""
+        """Return what the method returned, or None after `seconds`; see `RemoteProcess`."""
         import ray
         from ray.exceptions import ActorDiedError, RayError, RayTaskError
 

@@ -70,7 +70,7 @@ def run_cluster(share: RayShare, *, num_runs: int = 1) -> Iterator[bool]:
 
     Args:
         share: what each run asks for.
-        num_runs: of so many, for which a Ray that is started here has the CPUs.
+        num_runs: the number of runs, for which a Ray that is started here has the CPUs.
 
     Yields:
         Whether it was started here.

@@ -19,7 +19,7 @@ class RemoteProcess(Protocol):
         ...
 
     def wait(self, seconds: float) -> tuple[Any, ...] | None:
-        """Return what the method returned; None: it has not yet, after so many seconds.
+        """Return what the method returned; None: it has not returned after `seconds`.
 
         Raises:
             ProcessLost: the process died before that. Calls reach the next one.

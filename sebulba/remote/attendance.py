@@ -9,7 +9,7 @@ class Attendance:
     def __init__(self, *, has_local: bool):
         """Expect nobody yet; `has_local` says whether there are local actors too."""
         self._lock = threading.Lock()
-        self._missing: dict[str, bool] = {}  # by the actor's name: whether somebody was told
+        self._missing: dict[str, bool] = {}  # by the actor's name: whether it was reported
         self._has_actors = has_local
 
     @property
@@ -23,18 +23,22 @@ class Attendance:
             self._missing[name] = False
 
     def join(self, name: str) -> bool:
-        """Note that an actor can act; return whether somebody was told that it is missing."""
+        """Note that an actor can act; return whether it was reported as missing."""
         with self._lock:
             self._has_actors = True
             return self._missing.pop(name, False)
 
-    def tell(self, *names: str) -> list[str]:
-        """Return which of these actors are missing, or of all, without those told before."""
+    def report(self, *names: str) -> list[str]:
+        """Return the missing actors that were not reported yet, and note them as reported.
+
+        Args:
+            names: the actors to look for; empty: all.
+        """
         with self._lock:
-            told = [
+            new = [
                 name
-                for name, is_told in self._missing.items()
-                if not is_told and (not names or name in names)
+                for name, is_reported in self._missing.items()
+                if not is_reported and (not names or name in names)
             ]
-            self._missing |= dict.fromkeys(told, True)
-            return told
+            self._missing |= dict.fromkeys(new, True)
+            return new

@@ -102,8 +102,8 @@ class RemoteCollector:
             timeout_s: how long a start or a cycle may take; None: as long as it takes.
             compile_timeout_s: how long the first cycle of a process may take.
             is_exact: whether nobody acts until this actor does. The run ends if an answer takes
-                too long, and begins when the process is set up. Otherwise the others go on, if
-                there are any, and it joins when its process is set up.
+                too long, and begins when the process is set up. Otherwise the others continue,
+                if there are any, and it joins when its process is set up.
             attendance: of all remote actors.
             check: called while `begin` waits; what it raises ends the wait.
         """
@@ -266,13 +266,13 @@ class RemoteCollector:
         time.sleep(_POLL_S)  # A process that cannot be reached says so at once.
 
     def _be_late(self, text: str) -> None:
-        """Say that the run goes on without the actor, or raise if it does not."""
-        if not self._goes_on:
+        """Say that the run continues without the actor, or raise if it does not."""
+        if not self._run_continues:
             raise RemoteTimeout(text)
-        self._on_warning(f"{text}. The run goes on without it")
+        self._on_warning(f"{text}. The run continues without it")
 
     @property
-    def _goes_on(self) -> bool:
+    def _run_continues(self) -> bool:
         """Whether others act while this actor does not."""
         return not self._is_exact and self._attendance.has_actors
 
@@ -286,7 +286,7 @@ class RemoteCollector:
     def _answer(
         self, timeout_s: float | None, *, is_start: bool = False
     ) -> tuple[Record, Arrays | None, Arrays | None]:
-        """Return what the last call has returned, waiting for it so many seconds.
+        """Return what the last call has returned, waiting for it up to `timeout_s`.
 
         If the process is being set up (`is_start`), a line says after a while who is awaited.
 
@@ -308,7 +308,7 @@ class RemoteCollector:
                 self._say_who_is_awaited()
             if not is_late and timeout_s is not None and seconds > timeout_s:
                 is_late = True
-                if self._goes_on and not self.has_joined:
+                if self._run_continues and not self.has_joined:
                     self._say_who_is_awaited()
                     continue
                 self._be_late(
@@ -334,15 +334,15 @@ class RemoteCollector:
     def _say_who_is_awaited(self) -> None:
         """Say for which actors no process has been set up yet, and what the run does meanwhile."""
         # Exact, the others are asked afterwards, and may have answered.
-        names = self._attendance.tell(*([self._name] if self._is_exact else []))
+        names = self._attendance.report(*([self._name] if self._is_exact else []))
         if not names:
             return
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        meanwhile = "The run goes on without them, and they join when they have started"
+        meanwhile = "The run continues without them, and they join when they have started"
         if self._is_exact:
             limit = "" if self._timeout_s is None else f", at most {self._timeout_s:g} s"
             meanwhile = f"The run waits for it{limit} (actor.remote_timeout_s)"
-        elif not self._goes_on:
+        elif not self._run_continues:
             meanwhile = "The run begins when one of them has started"
         self._on_warning(
             f"no process yet for {', '.join(names[:_MAX_NAMES])}{more}: it starts slowly, or no"

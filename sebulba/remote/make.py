@@ -153,7 +153,7 @@ class RemoteCollectors:
             max_replayed_cycles=config.actor.remote_max_replay,
             timeout_s=config.actor.remote_timeout_s,
             compile_timeout_s=config.run.compile_timeout_s,
-            is_exact=config.has_fixed_order,  # Free-running, the others go on without it.
+            is_exact=config.has_fixed_order,  # Free-running, the others continue without it.
             attendance=self._attendance,
             check=self._check,
         )

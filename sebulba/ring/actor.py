@@ -18,7 +18,7 @@ from sebulba.ring.ledger import Ledger
 from sebulba.ring.records import NOTHING_BEFORE, Collected, Delivery, Point, Unroll, UnrollInfo
 from sebulba.types import Networks
 
-# A point at which so many collectors in turn are lost is taken for what ends them. Machines that
+# A point at which this many collectors in turn are lost is taken for what ends them. Machines that
 # are taken away may end several by chance.
 _MAX_LOSSES_AT_A_POINT = 8
 
@@ -93,7 +93,7 @@ class Actor:
         return self.point.boundary is NOTHING_BEFORE
 
     def join(self, env_steps: int) -> None:
-        """Begin to act in a run that has taken so many env steps on all hosts."""
+        """Begin to act in a run that has taken `env_steps` env steps on all hosts."""
         carry = self.point.carry
         advance = declared(self._agent, Agent, "advance_actor_state")
         carry = dataclasses.replace(carry, actor_state=advance(carry.actor_state, env_steps))

@@ -283,7 +283,7 @@ class Anakin:
         return with_equal_updates(learner.programs.agent, first, min(most, left))
 
     def program(self, num_updates: int, begin_of_seeds: Begin | None = None) -> ProgramOfCycles:
-        """Return the `program_of_cycles` of so many updates, maybe of an earlier ring.
+        """Return the `program_of_cycles` with this many updates, maybe of an earlier ring.
 
         Args:
             num_updates: the updates of a learner cycle.

@@ -71,7 +71,7 @@ class Cycles(Protocol):
         ...
 
     def program(self, num_updates: int) -> ProgramOfCycles:
-        """Return the program whose cycles have so many updates."""
+        """Return the program whose cycles have `num_updates` updates."""
         ...
 
 

@@ -26,8 +26,8 @@ from sebulba.ring.records import EndedRows, EpisodeStatistics, FinishedEpisodes,
 from sebulba.toolkit.scans import scan_rows
 from sebulba.types import Array, EnvStep, PyTree, Trajectory
 
-# Up to so many rows, all are handed to the host, 13 bytes of each. To compile their selection takes
-# a CPU 0.1 s, and a program that steps EnvPool is compiled at each start.
+# Up to this many rows, all are handed to the host, 13 bytes of each. To compile their selection
+# takes a CPU 0.1 s, and a program that steps EnvPool is compiled at each start.
 _FEW_ROWS = 1024
 
 

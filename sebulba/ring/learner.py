@@ -85,7 +85,7 @@ class LearnerPrograms:
         return jax.eval_shape(self.init, placed)
 
     def update(self, num_updates: int, *, has_unrolls: bool) -> Mapped:
-        """Return the jitted call of so many updates, and whether it is given trajectories."""
+        """Return the jitted call for `num_updates` updates, with or without trajectories."""
         key = (num_updates, has_unrolls)
         if key not in self._updates:
             self._updates[key] = map_over_learner_devices(

@@ -63,7 +63,7 @@ class ProgramOfCycles:
         return _first_rows(records, length)
 
     def read(self, records: jax.Array, num_cycles: int) -> RecordedCycle:
-        """Wait for the records of so many cycles, and return them as NumPy arrays.
+        """Wait for the records of `num_cycles` cycles, and return them as NumPy arrays.
 
         They are `[n, ...]`; mapped over seeds `[n, S, ...]`.
         """

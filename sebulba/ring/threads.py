@@ -81,7 +81,7 @@ class Threads:
     ) -> StuckError | None:
         """Wait for all threads; the deques must be closed. Return an error if some do not end.
 
-        Some activities are waited for, and the deadline begins anew when they end: a compilation
+        Some activities are waited for, and the deadline starts again when they end: a compilation
         for as long as `may_compile` says, any other for twice its longest time so far, since the
         update of a large network may take minutes, and making environments for the longer of both.
 

@@ -17,7 +17,7 @@ class Callback(Protocol):
     def __call__(self, event: Event, row: Row) -> bool | None:
         """Look at a row; return True to end the run.
 
-        Training goes on during the call, so the run ends a few learner cycles later.
+        Training continues during the call, so the run ends a few learner cycles later.
 
         Args:
             event: `metrics` for a row of `metrics.jsonl`, `evaluation` for one of

@@ -41,7 +41,7 @@ class GroupedAgent:
 
         Args:
             groups: the numbers of the players of each group, from 0 on; each player is in one.
-            make: makes the agent for so many players of an environment.
+            make: makes the agent for a number of players of an environment.
 
         Raises:
             ConfigError: the groups would not take equal numbers of updates in each learner cycle.
@@ -230,7 +230,7 @@ def with_groups(make: Callable[[RunSpec], Agent], run_spec: RunSpec) -> GroupedA
     """Return the agent of all groups of `run_spec.groups`.
 
     Args:
-        make: makes the agent of one group, for a run with so many players.
+        make: makes the agent of one group, for a run with the players of the group.
         run_spec: the run's.
 
     Raises:

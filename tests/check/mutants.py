@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(AGENTS_OF), help="modules")
     parser.add_argument("--lines", nargs="+", type=int, help="of the modules")
     parser.add_argument("--results", type=pathlib.Path, help="JSON, to continue from and to")
-    parser.add_argument("--again", nargs="+", default=(), help="outcomes to examine anew: missed")
+    parser.add_argument("--again", nargs="+", default=(), help="outcomes to examine again: missed")
     parser.add_argument("--every", action="store_true", help="ask every question of each mutant")
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     options = parser.parse_args()

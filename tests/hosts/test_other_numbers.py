@@ -1,4 +1,4 @@
-"""A run that four hosts began goes on on two, then on three."""
+"""A run that four hosts began continues on two, then on three."""
 
 import json
 

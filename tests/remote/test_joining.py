@@ -127,7 +127,7 @@ def test_local_actors_begin_while_no_remote_one_has_a_machine(monkeypatch):
     assert all(process.is_killed for process in processes.started)
     assert [line.split(":")[0] for line in warnings] == ["no process yet for actor 1, actor 2"]
     assert warnings[0].endswith(
-        "The run goes on without them, and they join when they have started"
+        "The run continues without them, and they join when they have started"
     )
 
 
@@ -255,4 +255,4 @@ def test_processes_that_die_before_they_can_act_are_said_once_where_others_act(m
         on_warning=warnings.append,
     )
     run_ring(ring, on_cycle=lambda infos: stop(ring) if said() else None)
-    assert len(said()) == 1 and said()[0].endswith("The run goes on without it")
+    assert len(said()) == 1 and said()[0].endswith("The run continues without it")

@@ -241,7 +241,7 @@ def test_a_free_running_run_goes_on_without_an_actor_that_does_not_answer(monkey
     run_ring(ring)
     assert ring.progress.env_steps >= 300
     late = [line for line in warnings if line.startswith("actor 1 on")]
-    assert len(late) == 1 and late[0].endswith("The run goes on without it")
+    assert len(late) == 1 and late[0].endswith("The run continues without it")
     assert ring.ledger.balance()[1]["acted"] <= 20  # its first cycle
 
 

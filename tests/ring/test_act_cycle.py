@@ -226,7 +226,7 @@ def test_neither_the_carry_nor_the_results_are_donated(kind):
 
 @pytest.mark.parametrize("kind", ["fused", "stepped"])
 def test_a_cycle_can_be_repeated_from_its_carry(kind):
-    """As after a fault; the environment goes on, so only the actor state is compared."""
+    """As after a fault; the environment continues, so only the actor state is compared."""
     cycles = Cycles(CATCH, kind)
     cycles.run()
     before = cycles.carry
