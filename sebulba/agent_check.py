@@ -122,7 +122,9 @@ def _without_notes_of_jax() -> Iterator[None]:
 def _check_act(shapes: ActShapes, run_spec: RunSpec) -> None:
     num_envs = run_spec.num_streams
     _expect_same("act: next actor state", shapes.next_actor_state, shapes.actor_state)
-    _expect_same("act: action", shapes.action, action_shapes(run_spec, num_envs))
+    action = run_spec.environment.action
+    batch_of_actions = jax.ShapeDtypeStruct((num_envs, *action.shape), action.dtype)
+    _expect_same("act: action", shapes.action, batch_of_actions)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes.extras):
         if leaf.shape[:1] != (num_envs,):
             raise AgentError(
@@ -192,13 +194,6 @@ def _plain(method: Callable[..., Any]) -> inspect.Signature:
     """Return a signature without types."""
     parameters = inspect.signature(method).parameters.values()
     return inspect.Signature([each.replace(annotation=each.empty) for each in parameters])
-
-
-def action_shapes(run_spec: RunSpec, num_envs: int) -> PyTree:
-    """Return shape and dtype of a batch of actions."""
-    space = run_spec.environment.action_space
-    dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
-    return jax.ShapeDtypeStruct((num_envs, *space.shape), dtype)
 
 
 def env_step_shapes(run_spec: RunSpec) -> EnvStep:

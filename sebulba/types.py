@@ -187,6 +187,13 @@ class EnvironmentSpec:
     opponents: Opponents | None = None
 
     @property
+    def action(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of an action of one stream: int32 or float32, without the batch axis."""
+        space = self.action_space
+        dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
+        return jax.ShapeDtypeStruct(space.shape, dtype)
+
+    @property
     def observation_leaves(self) -> tuple[ObservationLeaf, ...]:
         """The leaves of `observation`, without jax."""
         leaves = jax.tree.leaves(self.observation)

@@ -34,7 +34,7 @@ from sebulba.toolkit.policy_heads import make_policy_head
 from sebulba.toolkit.row_chunks import map_rows
 from sebulba.toolkit.schedules import at_clock
 from sebulba.toolkit.sharding import shard_per_env_leaves
-from sebulba.toolkit.spaces import action_shape, zeros
+from sebulba.toolkit.spaces import zeros
 from sebulba.toolkit.torsos import ObservationTorso, check_network
 from sebulba.toolkit.window import Window, init_window, push
 from sebulba.types import Clock, EnvStep, PyTree, RunSpec, Trajectory
@@ -159,7 +159,7 @@ class ActorCriticAgent(Agent):
             views=self._views,
         )
         self._optimizer = _make_optimizer(config)
-        self._action = action_shape(run_spec.environment.action_space)
+        self._action = run_spec.environment.action
 
     def policy_observation(self, observation: PyTree) -> PyTree:
         """Return what the policy sees: all but `critic_observation`."""

@@ -1,17 +1,9 @@
-"""Shapes of what an environment gives and takes, and zeros of those shapes."""
+"""Zeros of the shapes of what an environment gives and takes."""
 
-import gymnasium
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sebulba.types import PyTree
-
-
-def action_shape(space: gymnasium.Space) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of one environment's action: int32 or float32."""
-    dtype = jnp.int32 if np.issubdtype(space.dtype, np.integer) else jnp.float32
-    return jax.ShapeDtypeStruct(space.shape, dtype)
 
 
 def zeros(shapes: PyTree, *leading: int) -> PyTree:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.toolkit.frame_stack import newest_frame, rebuild_stacks
-from sebulba.toolkit.spaces import action_shape
 from sebulba.types import Array, EnvStep, FrameStack, PyTree, RunSpec, Trajectory
 
 
@@ -42,7 +41,7 @@ def row_shapes(run_spec: RunSpec, stack: FrameStack | None, extras: PyTree) -> R
             is_first=flag,
             action_mask=run_spec.environment.action_mask,
         ),
-        action=action_shape(run_spec.environment.action_space),
+        action=run_spec.environment.action,
         extras=extras,
     )
 
