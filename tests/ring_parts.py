@@ -65,8 +65,7 @@ def act_cycle(agent, environment, networks, carry, *, fused, length, device, who
         whole_episodes: whether every trajectory is one episode of each environment.
 
     Returns:
-        The function `(networks, carry) -> (carry, result)`. The result has `trajectory`,
-        `final_state`, `env_steps`, `num_episodes`, and `episodes`, of which the last finished.
+        The function `(networks, carry) -> (carry, result)`; the result is an `Acted`.
     """
     common = {"clock": WallClock(), "whole_episodes": whole_episodes}
     if fused:
@@ -79,7 +78,7 @@ def act_cycle(agent, environment, networks, carry, *, fused, length, device, who
 
 @pytree_dataclass
 class Acted:
-    """What an act cycle gave."""
+    """What an act cycle gave, without its carry."""
 
     trajectory: Trajectory
     final_state: ActorState

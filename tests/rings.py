@@ -1,7 +1,7 @@
 """Builds rings and runs them; `ring_parts` and `disturbances` hold the rest.
 
-These three files are the only ones in the tests that know the classes of the ring: tests say what
-they need, and ask about what came out.
+Most tests reach the classes of the ring through these three files: they say what they need, and ask
+about what came out.
 """
 
 import contextlib
