@@ -21,12 +21,12 @@ import yaml
 from sebulba.comparison.starts import read_start
 from sebulba.devices.variables import decides_bits
 from sebulba.devices.xla_flags import VARIABLE
-from sebulba.figures.curves import CONFIG, METRICS, read_json
-from sebulba.storage.checksums import CHECKSUMS, ChecksumRow, checksums_of
+from sebulba.figures.curves import read_json
+from sebulba.storage.checksums import ChecksumRow, checksums_of
 from sebulba.storage.metrics.files import to_json, write_json, write_text
+from sebulba.storage.names import CHECKSUMS, CONFIG, METRICS, RUN
 
 CERTIFICATE = "certificate"
-RUN = "run.json"
 REPETITIONS = "repetitions.json"
 """In a certificate: on which machines it was repeated, and with which verdict."""
 _ROOT = pathlib.Path(__file__).parents[1]

@@ -33,6 +33,7 @@ from sebulba.envs.base import Environment
 from sebulba.envs.envpool_import import envpool
 from sebulba.errors import ConfigError
 from sebulba.storage.metrics.files import write_json
+from sebulba.storage.names import CONFIG
 
 NUM_ENV_STEPS = 2_000
 TIMEOUT_S = 600.0
@@ -182,7 +183,7 @@ def train_here(trial: Trial) -> dict[str, Any]:
             environment.close()
             result = sebulba.train(config, verbose=False)
             # The default that was chosen for the task.
-            found["network"] = sebulba.load_config(result.run_dir / "config.yaml").agent.network
+            found["network"] = sebulba.load_config(result.run_dir / CONFIG).agent.network
         except ConfigError as error:
             return found | {"outcome": "refused", "message": _first_line(error)}
         except Exception as error:

@@ -20,6 +20,7 @@ from sebulba.figures.curves import read_run
 from sebulba.figures.drawing import save
 from sebulba.lag import draw_lags
 from sebulba.processes.grid import format_number, with_interval
+from sebulba.storage.names import SUMMARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ def add(
     rows = json.loads((directory / "lag.json").read_text())
     if any(row["done"] < len(row["seeds"]) for row in rows):
         raise SystemExit(f"{directory}: expected a study whose runs are all done")
-    run = read_run(next(path.parent for path in sorted(directory.glob("*/summary.json"))))
+    run = read_run(next(path.parent for path in sorted(directory.glob(f"*/{SUMMARY}"))))
     (config,), flags = split_arguments(run.process["argv"][1:])
     seeds = rows[0]["seeds"]
     command = [pathlib.Path(config).stem if config.startswith("configs/") else config]

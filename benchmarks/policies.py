@@ -15,9 +15,9 @@ import jax
 from benchmarks.certificates import keep_start
 from benchmarks.records import FOLDER
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
-from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, Manifest
+from sebulba.storage.checkpoints.manifest import Manifest
 from sebulba.storage.checkpoints.restore import find_step, restore
-from sebulba.storage.run_dir import CHECKPOINTS
+from sebulba.storage.names import ARRAYS, CHECKPOINTS, MANIFEST
 
 POLICIES = FOLDER / "results" / "policies"
 _NETWORKS = "learner.networks."

@@ -27,7 +27,8 @@ from benchmarks.certificates import (
 from sebulba.config.loading import split_arguments
 from sebulba.figures.curves import Run, read_run
 from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING, EXIT_SIGNAL_BASE
-from sebulba.storage.checksums import CHECKSUMS, checksums_of
+from sebulba.storage.checksums import checksums_of
+from sebulba.storage.names import CHECKSUMS
 from sebulba.verify import verify
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"

@@ -152,7 +152,8 @@ def _rerun_update(run_dir: pathlib.Path, env: Sequence[str]) -> int:
     from sebulba.evaluation.stored import read_environment_spec
     from sebulba.ring.programs import make_programs
     from sebulba.storage.checkpoints.restore import restore
-    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, NON_FINITE, read_run_json
+    from sebulba.storage.names import CHECKPOINTS, CONFIG, NON_FINITE
+    from sebulba.storage.run_dir import read_run_json
 
     try:
         failure = json.loads((run_dir / NON_FINITE).read_text(encoding="utf-8"))
@@ -204,7 +205,8 @@ def _use_kernels_of(config: "Config", start: Mapping[str, Any]) -> None:
     from sebulba.devices.roles import check_platforms
     from sebulba.evaluation.opponents import opponent_files
     from sebulba.storage.fingerprint import CodeReading
-    from sebulba.storage.run_dir import MAPPED_SEEDS, describe_run
+    from sebulba.storage.names import MAPPED_SEEDS
+    from sebulba.storage.run_dir import describe_run
 
     code = CodeReading({**source_files(config), **opponent_files(config)})
     fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
@@ -317,7 +319,8 @@ def _rerun_to_cycle(
     from sebulba.ring.make import made_ring
     from sebulba.run.warm_start import InitialNetworks
     from sebulba.storage.checkpoints.manifest import flatten
-    from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, read_run_json
+    from sebulba.storage.names import CHECKPOINTS, CONFIG
+    from sebulba.storage.run_dir import read_run_json
     from sebulba.toolkit.frame_stack import with_stacks
 
     config = load_config(str(run_dir / CONFIG), env)

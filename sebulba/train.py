@@ -35,6 +35,7 @@ from sebulba.processes.ray_runs import train_runs_on_ray, with_absolute_paths
 from sebulba.processes.runs import TrainingRun
 from sebulba.processes.seeds import are_mapped
 from sebulba.storage.lock import refuse_if_in_use
+from sebulba.storage.names import CONFIG
 
 if TYPE_CHECKING:
     from sebulba.run.callbacks import Callback
@@ -286,7 +287,7 @@ def train_seeds_on_ray(
 
 def _have_begun(seeds: Sequence[int], run_dir: str) -> bool:
     directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser()
-    return all((directory / f"seed-{seed}" / "config.yaml").is_file() for seed in seeds)
+    return all((directory / f"seed-{seed}" / CONFIG).is_file() for seed in seeds)
 
 
 def _show_ends(ends: dict[int, str]) -> None:

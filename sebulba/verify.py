@@ -28,13 +28,12 @@ from sebulba.process import (
     run_command,
 )
 from sebulba.processes.children import Children, exit_code_of
-from sebulba.storage.checksums import CHECKSUMS
+from sebulba.storage.names import CHECKSUMS, CONFIG, RUN, SOURCES
 
 if TYPE_CHECKING:
     from sebulba.figures.curves import Run
     from sebulba.storage.checksums import ChecksumRow
 
-CONFIG = "config.yaml"
 _CODES = {"same": EXIT_DONE, "rounding": EXIT_ROUNDING, "other": EXIT_OTHER_RESULT}
 _DESCRIPTION = f"""\
 Repeats a run from its start in a new directory, with the XLA flags, threads and other variables
@@ -132,7 +131,7 @@ def verify(
         seeds = mapped_seeds(first.process)
         if seeds is None:
             raise ConfigError(
-                "run.json: expected the seeds with which the run began as one program, got those"
+                f"{RUN}: expected the seeds with which the run began as one program, got those"
                 " of its last resume; such a run cannot be repeated"
             )
     except ConfigError as error:
@@ -171,7 +170,7 @@ def verify(
         if not is_complete and not has_parted:
             text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
-            for name, file in (first.process.get("sources") or {}).items():
+            for name, file in (first.process.get(SOURCES) or {}).items():
                 print(escaped(f"the run had {name} in {file}"), file=sys.stderr)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
             return EXIT_FAILED
@@ -216,7 +215,7 @@ def _rows_to_repeat(
             " several hosts cannot be repeated by one process"
         )
     if not rows or "cpu" not in run.process:
-        what = f"{CHECKSUMS} and a run.json with the machine"
+        what = f"{CHECKSUMS} and a {RUN} with the machine"
         raise ConfigError(
             f"{run.path}: expected {what}, got a run without; run.checksums was false, or an"
             " earlier version of Sebulba trained it"

@@ -15,8 +15,9 @@ from sebulba.export import __main__ as export
 from sebulba.export.policy import FILES
 from sebulba.figures import curves
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
-from sebulba.storage.checkpoints.manifest import ARRAYS, MANIFEST, crc32_of_json
+from sebulba.storage.checkpoints.manifest import crc32_of_json
 from sebulba.storage.checkpoints.restore import CheckpointError
+from sebulba.storage.names import ARRAYS, MANIFEST
 from tests.toys import ToyAgent
 
 # The module: by its name in the package one gets the function.

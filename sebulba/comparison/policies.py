@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sebulba.storage.checksums import NETWORKS, ChecksumRow
+from sebulba.storage.names import ARRAYS, CHECKPOINTS
 
-_CHECKPOINTS = "checkpoints"
-_ARRAYS = "arrays.npz"
 _PREFIX = "learner."  # of the names of arrays, before those of the rows
 
 
@@ -24,7 +23,7 @@ def changed_networks(run_dir: pathlib.Path, rows: Sequence[ChecksumRow]) -> str 
         rows: its checksums.
     """
     for row in rows:
-        path = run_dir / _CHECKPOINTS / str(row.num_cycles) / _ARRAYS
+        path = run_dir / CHECKPOINTS / str(row.num_cycles) / ARRAYS
         if not path.is_file():
             continue
         try:
@@ -41,4 +40,4 @@ def changed_networks(run_dir: pathlib.Path, rows: Sequence[ChecksumRow]) -> str 
 
 def has_networks(run_dir: pathlib.Path, num_cycles: int) -> bool:
     """Return whether a run has a checkpoint of a learner cycle."""
-    return (run_dir / _CHECKPOINTS / str(num_cycles) / _ARRAYS).is_file()
+    return (run_dir / CHECKPOINTS / str(num_cycles) / ARRAYS).is_file()

@@ -11,14 +11,14 @@ from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
 from sebulba.errors import ConfigError
-from sebulba.figures.curves import CONFIG, Run, read_json
+from sebulba.figures.curves import Run, read_json
+from sebulba.storage.names import CONFIG, MAPPED_SEEDS, RUN
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
 KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")
 ABSENT = "none"
 """Stands for what only the other run has."""
 
-_MAPPED_SEEDS = "mapped_seeds"  # as `sebulba.storage.run_dir` writes them, which imports jax
 _IGNORED_SETTINGS = ("run_dir", "resume")
 _MAX_FEATURES = 8
 _MAX_RUNS = 5
@@ -53,7 +53,7 @@ def read_start(path: pathlib.Path) -> Run:
             + (f"; name one of the runs in it: {names}" if inside else "")
         )
     config = {key: each.value for key, each in read_config_file(str(path / CONFIG)).items()}
-    process = read_json(path / "run.json") or {}
+    process = read_json(path / RUN) or {}
     return Run(path=path, config=config, rows=[], summary=None, process=process)
 
 
@@ -70,7 +70,7 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 def differences_of_starts(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
     """Return what differs between two starts besides the config: contents of `run.json`."""
-    seeds = [{"seeds of its program": each.get(_MAPPED_SEEDS)} for each in (first, second)]
+    seeds = [{"seeds of its program": each.get(MAPPED_SEEDS)} for each in (first, second)]
     return [
         *_each("settings", *seeds),
         *_code(first.get("code"), second.get("code")),
@@ -139,8 +139,8 @@ def mapped_seeds(process: Mapping[str, Any]) -> list[int] | None:
     """
     first, *resumes = starts_of(process)
     # Earlier versions recorded those of the last start only.
-    is_of_first = all(_MAPPED_SEEDS in each for each in resumes if "at" in each)
-    seeds = first.get(_MAPPED_SEEDS, [])
+    is_of_first = all(MAPPED_SEEDS in each for each in resumes if "at" in each)
+    seeds = first.get(MAPPED_SEEDS, [])
     return seeds if isinstance(seeds, list) and (is_of_first or not seeds) else None
 
 

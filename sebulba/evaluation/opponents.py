@@ -21,10 +21,9 @@ from sebulba.evaluation.stored import (
     load_stored_policy,
     parse_source,
 )
-from sebulba.storage.checkpoints.manifest import MANIFEST
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.fingerprint import crc32_of_file
-from sebulba.storage.run_dir import CHECKPOINTS, CONFIG
+from sebulba.storage.names import CHECKPOINTS, CONFIG, MANIFEST
 from sebulba.toolkit.self_play import keep_where
 from sebulba.types import ActorState, Array, EnvironmentSpec, EnvStep, Networks, PyTree
 

@@ -30,7 +30,7 @@ from sebulba.storage.checkpoints.restore import (
     restore,
     steps_in,
 )
-from sebulba.storage.run_dir import CHECKPOINTS, CONFIG, RUN, SOURCES
+from sebulba.storage.names import CHECKPOINTS, CONFIG, RUN, SOURCES
 from sebulba.toolkit.past_play import player_of
 from sebulba.types import EnvironmentSpec, Networks
 

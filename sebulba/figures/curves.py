@@ -18,9 +18,7 @@ from sebulba.config.file import read_config_file
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean, mean
-
-CONFIG = "config.yaml"
-METRICS = "metrics.jsonl"
+from sebulba.storage.names import CONFIG, METRICS, RUN, SUMMARY
 
 _POLICY_LAG = "policy_lag/"
 _NO_SUMMARY = "running, or killed before it wrote a summary"
@@ -126,7 +124,7 @@ def read_run(path: pathlib.Path) -> Run:
         if not (path / name).is_file():
             raise ConfigError(f"{path}: expected a run directory with a {name}, got none")
     rows = read_rows(path / METRICS)
-    summary = read_json(path / "summary.json")
+    summary = read_json(path / SUMMARY)
     if summary is not None and rows:
         has_resumed = _number(rows[-1].get("env_steps")) > _number(summary.get("env_steps"))
         summary = None if has_resumed else summary  # It is from before the run was resumed.
@@ -135,7 +133,7 @@ def read_run(path: pathlib.Path) -> Run:
         config={key: each.value for key, each in read_config_file(str(path / CONFIG)).items()},
         rows=rows,
         summary=summary,
-        process=read_json(path / "run.json") or {},
+        process=read_json(path / RUN) or {},
     )
 
 

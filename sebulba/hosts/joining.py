@@ -18,7 +18,8 @@ from sebulba.storage.checkpoints.restore import (
     steps_in,
     whole_steps,
 )
-from sebulba.storage.lock import LOCK, RunLock, take_lock
+from sebulba.storage.lock import RunLock, take_lock
+from sebulba.storage.names import LOCK
 from sebulba.storage.run_dir import (
     describe_devices,
     describe_software,

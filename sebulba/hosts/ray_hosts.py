@@ -20,6 +20,7 @@ from sebulba.processes.ray_runs import (
 )
 from sebulba.processes.remote_runs import EXIT_LOST, RemoteRun
 from sebulba.processes.run_holder import RunHolder, with_resume
+from sebulba.storage.names import HOSTS
 
 _POLL_S = 0.2
 _GRACE_S = 15.0
@@ -159,7 +160,7 @@ def _start(
         order = order_of(
             [*argv, *connection, f"--distributed.process-id={number}"],
             share,
-            run_dir=run_dir / "hosts" / str(number) if number else run_dir,
+            run_dir=run_dir / HOSTS / str(number) if number else run_dir,
             variables=variables,
         )
         name = str(number)

@@ -24,6 +24,7 @@ from sebulba.processes.command_line import RayShare, take_count, take_ray, take_
 from sebulba.processes.ray_runs import train_runs_on_ray
 from sebulba.processes.run_holder import with_resume
 from sebulba.processes.runs import TrainingRun, say, train_runs
+from sebulba.storage.names import CONFIG, SUMMARY
 
 _TASK = "SLURM_ARRAY_TASK_ID"
 _MAX_RUNS = 10_000
@@ -96,7 +97,7 @@ class Point:
     def summary(self) -> dict[str, Any]:
         """The run's `summary.json`; empty if it has not ended yet."""
         try:
-            summary = json.loads((self.directory / "summary.json").read_text(encoding="utf-8"))
+            summary = json.loads((self.directory / SUMMARY).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return summary if isinstance(summary, dict) else {}
@@ -155,7 +156,7 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
             parts = [f"{flag.removeprefix('--')}={text}" for flag, text in settings.items()]
             own = directory / re.sub(r"[^\w.=,+-]", "_", ",".join([*parts, f"seed-{seed}"]))
             last = [f"--seed={seed}", f"--run-dir={own}"]
-            if (own / "config.yaml").is_file():
+            if (own / CONFIG).is_file():
                 _check_earlier_run(own, load_config(path, [*arguments, *last]))
             argv_of_run = (path, *arguments, *last)
             points.append(Point(settings=settings, seed=seed, directory=own, argv=argv_of_run))
@@ -188,7 +189,7 @@ def split_values(text: str) -> list[str]:
 
 def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
     """Check that an earlier run in the directory is the one that the sweep asks for."""
-    earlier = load_config(str(directory / "config.yaml"))
+    earlier = load_config(str(directory / CONFIG))
     keys = {**key_types(type(earlier.agent)), **key_types(type(config.agent))}
     # `init_from` is stored as the exact checkpoint.
     ignored = ("run_dir", "resume", "init_from", "distributed.")

@@ -15,6 +15,7 @@ from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.command_line import take_flag
 from sebulba.processes.cores import take_least_used_cores
 from sebulba.storage.lock import wait_until_released
+from sebulba.storage.names import CHECKPOINTS
 
 Order = dict[str, Any]
 """What a run needs: `argv`, of `sebulba.train`; `run_dir`; `log`, its file or None, then `follow`
@@ -120,7 +121,7 @@ class RunHolder:
 
 def with_resume(argv: Sequence[str], run_dir: pathlib.Path) -> list[str]:
     """Return the command line of a run that continues from its newest checkpoint, if it has one."""
-    checkpoints = run_dir / "checkpoints"
+    checkpoints = run_dir / CHECKPOINTS
     if not (checkpoints.is_dir() and any(each.name.isdecimal() for each in checkpoints.iterdir())):
         return list(argv)
     _, argv = take_flag(argv, "--resume")

@@ -55,12 +55,8 @@ from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.lock import GoneError, RunDirectoryError
 from sebulba.storage.metrics.console import Display, laid_out
 from sebulba.storage.metrics.files import write_json
-from sebulba.storage.run_dir import (
-    METRICS,
-    NON_FINITE,
-    directory_of_host,
-    resume_command,
-)
+from sebulba.storage.names import METRICS, NON_FINITE, SUMMARY
+from sebulba.storage.run_dir import directory_of_host, resume_command
 
 _CODES_BEFORE_START: tuple[tuple[type[BaseException], int], ...] = (
     (ConfigError, EXIT_CONFIG),
@@ -227,7 +223,7 @@ def _close_environments(ring: Ring, timeout_s: float, display: Display) -> None:
 
 def _write_summary(summary: dict[str, Any], path: pathlib.Path, display: Display) -> None:
     try:
-        write_json(directory_of_host(path) / "summary.json", summary)
+        write_json(directory_of_host(path) / SUMMARY, summary)
     except OSError as error:
         display.message(f"summary: not written: {error}")
 

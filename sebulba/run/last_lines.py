@@ -14,7 +14,8 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.update import NonFiniteError
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError
-from sebulba.storage.run_dir import CHECKPOINTS, directory_of_host, resume_command
+from sebulba.storage.names import CHECKPOINTS
+from sebulba.storage.run_dir import directory_of_host, resume_command
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 

@@ -19,7 +19,7 @@ from sebulba.run.autosave import Autosave
 from sebulba.run.callbacks import Callback, Callbacks
 from sebulba.run.checksums import ChecksumRows
 from sebulba.run.periodic_evaluation import EvaluationVideos, PeriodicEvaluation
-from sebulba.run.profile import PROFILE, Profiler
+from sebulba.run.profile import Profiler
 from sebulba.run.replicas import ReplicaCheck
 from sebulba.run.resume import Resumed
 from sebulba.run.rows import MetricsRows
@@ -27,7 +27,6 @@ from sebulba.run.short_episodes import ShortEpisodes
 from sebulba.run.slow_compilation import slow_compilation_of
 from sebulba.run.watchdog import Timeouts, watchdog_of
 from sebulba.storage.checkpoints.checkpointer import Checkpointer
-from sebulba.storage.checksums import CHECKSUMS
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.base import MetricsWriter, Row
 from sebulba.storage.metrics.console import Display
@@ -36,12 +35,15 @@ from sebulba.storage.metrics.jsonl import JsonlWriter, remove_rows_after
 from sebulba.storage.metrics.tensorboard import TensorBoardWriter
 from sebulba.storage.metrics.wandb import WandbWriter
 from sebulba.storage.metrics.writers import MetricsFanOut
-from sebulba.storage.run_dir import (
+from sebulba.storage.names import (
     CHECKPOINTS,
+    CHECKSUMS,
     EVALUATIONS,
-    directory_of_host,
-    set_aside_later,
+    METRICS,
+    METRICS_TABLE,
+    PROFILE,
 )
+from sebulba.storage.run_dir import directory_of_host, set_aside_later
 
 
 class LockWatch(Observer):
@@ -214,7 +216,7 @@ def _writers(
 ) -> list[MetricsWriter]:
     writers: list[MetricsWriter] = [
         writer(path / name, resume_env_steps=resume_env_steps, on_warning=display.message)
-        for writer, name in ((JsonlWriter, "metrics.jsonl"), (CsvWriter, "metrics.csv"))
+        for writer, name in ((JsonlWriter, METRICS), (CsvWriter, METRICS_TABLE))
     ]
     writers.append(
         TensorBoardWriter(

@@ -58,13 +58,8 @@ from sebulba.storage.checksums import next_row
 from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
 from sebulba.storage.metrics.console import Console, Display, Goal
-from sebulba.storage.run_dir import (
-    CHECKPOINTS,
-    MAPPED_SEEDS,
-    read_run_json,
-    record_in_run_json,
-    record_in_start,
-)
+from sebulba.storage.names import CHECKPOINTS, MAPPED_SEEDS
+from sebulba.storage.run_dir import read_run_json, record_in_run_json, record_in_start
 
 
 def set_up(config: Config) -> tuple[TaskDefaults, str | None]:

@@ -10,9 +10,6 @@ from sebulba.ring.records import CycleReport
 from sebulba.ring.ring import Observer
 from sebulba.ring.run_end import RunEnd
 
-PROFILE = "profile"
-"""The directory of the trace in the run directory."""
-
 
 def borders_of(config: ProfileConfig) -> tuple[int, int]:
     """Return the numbers of completed learner cycles at which a trace starts and stops."""

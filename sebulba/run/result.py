@@ -26,7 +26,8 @@ from sebulba.process import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
 from sebulba.run.ending import Finished, exit_code_of
 from sebulba.run.last_lines import describe_checkpoint, describe_failure, describe_unsaved
 from sebulba.storage.metrics.base import Row
-from sebulba.storage.run_dir import EVALUATIONS, METRICS, VIDEOS, shown_path
+from sebulba.storage.names import EVALUATIONS, METRICS, VIDEOS
+from sebulba.storage.run_dir import shown_path
 from sebulba.toolkit.past_play import player_of
 from sebulba.types import Networks
 

@@ -20,7 +20,7 @@ from sebulba.storage.checkpoints.restore import (
     read_meta,
     restore_fitting,
 )
-from sebulba.storage.run_dir import CHECKPOINTS
+from sebulba.storage.names import CHECKPOINTS
 from sebulba.types import Networks
 
 _PREFIX = "learner.networks"  # of the paths in a checkpoint

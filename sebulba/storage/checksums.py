@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sebulba.storage.metrics.files import read_lines
+from sebulba.storage.names import CHECKSUMS
 
-CHECKSUMS = "checksums.jsonl"
 NETWORKS, OPTIMIZER, TRAJECTORIES = "networks", "opt_state", "trajectories"
 """The first words of the leaves' names."""
 

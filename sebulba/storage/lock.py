@@ -18,8 +18,7 @@ import uuid
 from collections.abc import Callable
 
 from sebulba.errors import ConfigError
-
-LOCK = "run.lock"
+from sebulba.storage.names import LOCK
 
 _HEARTBEAT_S = 1.0
 # Many beats: the owner's machine may be slow, and its file system may cache time stamps.

@@ -1,4 +1,4 @@
-"""The directory of a run: its config, its versions and hardware, and the names of its files."""
+"""The directory of a run: its config, its versions and its hardware."""
 
 import collections
 import contextlib
@@ -29,40 +29,40 @@ from sebulba.devices.xla_flags import VARIABLE
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
-from sebulba.storage.checksums import CHECKSUMS
 from sebulba.storage.fingerprint import describe_machine, version
-from sebulba.storage.lock import LOCK, RunLock, take_lock
+from sebulba.storage.lock import RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
+from sebulba.storage.names import (
+    CHECKPOINTS,
+    CHECKSUMS,
+    CONFIG,
+    EARLIER,
+    EVALUATIONS,
+    HOSTS,
+    LOCK,
+    METRICS,
+    METRICS_TABLE,
+    NON_FINITE,
+    PROFILE,
+    RUN,
+    SOURCES,
+    SUMMARY,
+    VIDEOS,
+)
 
-CHECKPOINTS = "checkpoints"
-HOSTS = "hosts"
-"""Holds the directories of all hosts except the first."""
-CONFIG = "config.yaml"
-NON_FINITE = "non_finite.json"
-"""Which non-finite update stopped the run, and the checkpoint with the inputs of that update."""
-METRICS = "metrics.jsonl"
-EVALUATIONS = "evaluations.jsonl"
-VIDEOS = "videos"
-EARLIER = "earlier"
-"""Holds what runs here have left that learned nothing or went back to an earlier checkpoint."""
-RUN = "run.json"
-MAPPED_SEEDS = "mapped_seeds"
-"""In each start of `run.json`: the seeds that share its program; none: a program of its own."""
-SOURCES = "sources"
-"""In `run.json`: the file of each module that the config names."""
 _WRITTEN = (
     CONFIG,
     RUN,
     CHECKPOINTS,
     EVALUATIONS,
     NON_FINITE,
-    "summary.json",
+    SUMMARY,
     CHECKSUMS,
     "metrics.*",
     "events.out.tfevents.*",
     "wandb",
     VIDEOS,
-    "profile",
+    PROFILE,
     HOSTS,
     "*.tmp",
 )
@@ -71,11 +71,11 @@ _OF_RUN = (
     CONFIG,
     RUN,
     METRICS,
-    "metrics.csv",
+    METRICS_TABLE,
     EVALUATIONS,
     CHECKSUMS,
     NON_FINITE,
-    "summary.json",
+    SUMMARY,
 )
 """The files that describe a run with its checkpoints."""
 _MAX_CYCLES = 5

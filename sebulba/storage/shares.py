@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 import jax
 
 from sebulba.storage.checkpoints.restore import CheckpointError, read_meta, steps_in
-from sebulba.storage.run_dir import HOSTS, directory_of_host
+from sebulba.storage.names import HOSTS
+from sebulba.storage.run_dir import directory_of_host
 
 Saved = Mapping[int, Mapping[int, int]]
 """By host and step: the number of hosts of the checkpoint that the host has a share of."""

@@ -17,7 +17,8 @@ from sebulba.errors import ConfigError
 from sebulba.run import training
 from sebulba.storage import lock as locks
 from sebulba.storage.checkpoints.restore import steps_in
-from sebulba.storage.lock import LOCK, RunLock, TakenOverError, take_lock
+from sebulba.storage.lock import RunLock, TakenOverError, take_lock
+from sebulba.storage.names import LOCK
 from sebulba.storage.run_dir import open_run_dir
 from tests.faults.runs import last_line, make_config
 from tests.run.resuming import rows_in

@@ -11,7 +11,8 @@ from sebulba.errors import ConfigError
 from sebulba.hosts import connection as hosts
 from sebulba.hosts.joining import has_lock
 from sebulba.hosts.rendezvous import BIND_VARIABLE, TOKEN_VARIABLE
-from sebulba.storage.lock import LOCK, take_lock
+from sebulba.storage.lock import take_lock
+from sebulba.storage.names import LOCK
 from tests.hosts.processes import free_port
 
 MANUAL = (

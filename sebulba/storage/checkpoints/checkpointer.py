@@ -24,18 +24,11 @@ import jax
 import numpy as np
 
 from sebulba.pytree import without_key
-from sebulba.storage.checkpoints.manifest import (
-    ARRAYS,
-    MANIFEST,
-    Leaf,
-    Manifest,
-    crc32_of,
-    flatten,
-    leaf_of,
-)
+from sebulba.storage.checkpoints.manifest import Leaf, Manifest, crc32_of, flatten, leaf_of
 from sebulba.storage.checkpoints.restore import best_step, steps_in
 from sebulba.storage.lock import RunDirectoryError
 from sebulba.storage.metrics.files import write_text
+from sebulba.storage.names import ARRAYS, MANIFEST
 from sebulba.types import PyTree
 
 _TEMPORARY = ".tmp"

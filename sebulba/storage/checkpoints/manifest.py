@@ -12,10 +12,6 @@ import numpy as np
 from sebulba.pytree import leaf_name
 from sebulba.types import PyTree
 
-ARRAYS = "arrays.npz"
-MANIFEST = "manifest.json"
-"""The two files of a checkpoint."""
-
 _FORMAT = 2  # 1 was written by Orbax
 _MAX_ROWS = 20
 _ABSENT = "absent"

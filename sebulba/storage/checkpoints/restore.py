@@ -17,8 +17,6 @@ import numpy as np
 
 from sebulba.pytree import is_key, key_implementation
 from sebulba.storage.checkpoints.manifest import (
-    ARRAYS,
-    MANIFEST,
     Manifest,
     Mismatch,
     compare,
@@ -27,6 +25,7 @@ from sebulba.storage.checkpoints.manifest import (
     leaf_of,
     table,
 )
+from sebulba.storage.names import ARRAYS, MANIFEST
 from sebulba.types import PyTree
 
 Which = Literal["latest", "best"] | int
