@@ -21,10 +21,10 @@ import yaml
 from sebulba.comparison.starts import read_start
 from sebulba.devices.variables import decides_bits
 from sebulba.devices.xla_flags import VARIABLE
-from sebulba.figures.curves import read_json
 from sebulba.storage.checksums import ChecksumRow, checksums_of
 from sebulba.storage.metrics.files import to_json, write_json, write_text
 from sebulba.storage.names import CHECKSUMS, CONFIG, METRICS, RUN
+from sebulba.storage.run_files import read_json
 
 CERTIFICATE = "certificate"
 REPETITIONS = "repetitions.json"

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.records import FOLDER
 from sebulba.config.loading import split_arguments
-from sebulba.figures.curves import read_run
 from sebulba.figures.drawing import save
 from sebulba.lag import draw_lags
 from sebulba.processes.grid import format_number, with_interval
 from sebulba.storage.names import SUMMARY
+from sebulba.storage.run_files import read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,10 +25,10 @@ from benchmarks.certificates import (
     same_curve,
 )
 from sebulba.config.loading import split_arguments
-from sebulba.figures.curves import Run, read_run
 from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING, EXIT_SIGNAL_BASE
 from sebulba.storage.checksums import checksums_of
 from sebulba.storage.names import CHECKSUMS
+from sebulba.storage.run_files import Run, read_run
 from sebulba.verify import verify
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"

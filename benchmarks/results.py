@@ -30,8 +30,9 @@ from benchmarks.records import (
     without_certificate,
 )
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
-from sebulba.figures.curves import Group, Run
+from sebulba.figures.curves import Group
 from sebulba.figures.drawing import PANELS, draw, save
+from sebulba.storage.run_files import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

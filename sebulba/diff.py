@@ -48,9 +48,9 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
     from sebulba.comparison.rows import compare_checksums, compare_metrics
     from sebulba.comparison.starts import KINDS, describe_start, differences, read_start
     from sebulba.comparison.verdict import describe_parting
-    from sebulba.figures.curves import read_rows
     from sebulba.storage.checksums import read_checksums
     from sebulba.storage.names import METRICS
+    from sebulba.storage.run_files import read_rows
 
     try:
         runs = [read_start(path) for path in (first, second)]

@@ -125,7 +125,8 @@ def summarize_lags(sweep: Sweep, *, goal: float | None) -> list[dict[str, Any]]:
     import numpy as np
 
     from sebulba.evaluation.statistics import interquartile_mean_of_seeds
-    from sebulba.figures.curves import curve, read_run
+    from sebulba.figures.curves import curve
+    from sebulba.storage.run_files import read_run
 
     rows = []
     for (lag, settings), points in _groups(sweep).items():

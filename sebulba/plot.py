@@ -72,9 +72,10 @@ def main() -> None:
         parser.error("expected --panels, or --y and --x, got both")
     xs, ys = arguments.x or [_DEFAULT_X], arguments.y or [_DEFAULT_Y]
     # Importing numpy takes time, so command line errors and --help come first.
-    from sebulba.figures.curves import group_runs, read_runs, scores
+    from sebulba.figures.curves import group_runs, scores
     from sebulba.figures.drawing import PANELS, Panel, plot_runs
     from sebulba.figures.matches import plot_matches
+    from sebulba.storage.run_files import read_runs
 
     panels: list[Panel] = [(x, y) for y in ys for x in xs]
     if arguments.x is None and arguments.y is None:

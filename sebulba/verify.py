@@ -31,8 +31,8 @@ from sebulba.processes.children import Children, exit_code_of
 from sebulba.storage.names import CHECKSUMS, CONFIG, RUN, SOURCES
 
 if TYPE_CHECKING:
-    from sebulba.figures.curves import Run
     from sebulba.storage.checksums import ChecksumRow
+    from sebulba.storage.run_files import Run
 
 _CODES = {"same": EXIT_DONE, "rounding": EXIT_ROUNDING, "other": EXIT_OTHER_RESULT}
 _DESCRIPTION = f"""\

@@ -13,11 +13,11 @@ import sebulba
 from sebulba.errors import ConfigError
 from sebulba.export import __main__ as export
 from sebulba.export.policy import FILES
-from sebulba.figures import curves
 from sebulba.process import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DONE
 from sebulba.storage.checkpoints.manifest import crc32_of_json
 from sebulba.storage.checkpoints.restore import CheckpointError
 from sebulba.storage.names import ARRAYS, MANIFEST
+from sebulba.storage.run_files import read_run
 from tests.toys import ToyAgent
 
 # The module: by its name in the package one gets the function.
@@ -160,7 +160,7 @@ def test_a_module_in_the_run_directory_is_not_imported(foreign, monkeypatch):
 
 def test_the_curves_of_a_foreign_run_are_read_without_imports(foreign, evil):
     change(foreign, agent__name="evil:make", env__id="evil:make")
-    assert curves.read_run(foreign).rows
+    assert read_run(foreign).rows
     assert not evil.exists()
 
 
@@ -168,7 +168,7 @@ def test_a_json_file_that_is_too_deep_is_an_error(foreign):
     for name in ("summary.json", "run.json"):
         (foreign / name).write_text("[" * 100_000)
     with pytest.raises(ConfigError, match=r"summary\.json: expected a JSON object"):
-        curves.read_run(foreign)
+        read_run(foreign)
     change(foreign, agent__name="missing:make")
     with pytest.raises(ConfigError, match="there is no module 'missing'"):
         sebulba.load_policy(foreign)

@@ -11,8 +11,8 @@ from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
 from sebulba.errors import ConfigError
-from sebulba.figures.curves import Run, read_json
 from sebulba.storage.names import CONFIG, MAPPED_SEEDS, RUN
+from sebulba.storage.run_files import Run, read_json
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
 KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")

@@ -22,7 +22,6 @@ from sebulba.figures.curves import (
     curve,
     extended_curves,
     group_runs,
-    read_runs,
 )
 from sebulba.figures.panels import (
     draw_lags,
@@ -30,6 +29,7 @@ from sebulba.figures.panels import (
     draw_time_shares,
     draw_win_rates,
 )
+from sebulba.storage.run_files import read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

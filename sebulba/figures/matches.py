@@ -12,8 +12,8 @@ import numpy as np
 
 from sebulba.errors import ConfigError
 from sebulba.figures.axes import set_scales
-from sebulba.figures.curves import read_json
 from sebulba.figures.drawing import COLOURS, save
+from sebulba.storage.run_files import read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

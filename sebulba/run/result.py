@@ -20,7 +20,7 @@ from sebulba.evaluation.playing import record
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.evaluation.video import Video
-from sebulba.figures.curves import check_columns, group_runs, read_run
+from sebulba.figures.curves import check_columns, group_runs
 from sebulba.figures.drawing import check_matplotlib, draw, png_of
 from sebulba.process import EXIT_DONE, EXIT_FAILED, EXIT_SIGNAL_BASE
 from sebulba.run.ending import Finished, exit_code_of
@@ -28,6 +28,7 @@ from sebulba.run.last_lines import describe_checkpoint, describe_failure, descri
 from sebulba.storage.metrics.base import Row
 from sebulba.storage.names import EVALUATIONS, METRICS, VIDEOS
 from sebulba.storage.run_dir import shown_path
+from sebulba.storage.run_files import read_run
 from sebulba.toolkit.past_play import player_of
 from sebulba.types import Networks
 

@@ -12,7 +12,7 @@ from sebulba.comparison.starts import (
     mapped_seeds,
 )
 from sebulba.config.agents import agent_config_class
-from sebulba.figures.curves import Run
+from sebulba.storage.run_files import Run
 
 PROCESS = {
     "python": "3.11.9",

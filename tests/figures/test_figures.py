@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from sebulba.config import LearnerConfig, RunConfig
 from sebulba.figures.axes import tick_label
-from sebulba.figures.curves import group_runs, read_runs
+from sebulba.figures.curves import group_runs
 from sebulba.figures.drawing import (
     ALL_PANELS,
     COLOURS,
@@ -20,6 +20,7 @@ from sebulba.figures.drawing import (
 )
 from sebulba.figures.matches import draw_matches
 from sebulba.figures.panels import ACTIVITY_COLOURS
+from sebulba.storage.run_files import read_runs
 from sebulba_agents.config import PPOConfig
 from tests.run_directories import make_run
 
