@@ -1,5 +1,6 @@
 """A learner cycle of a repeatable run, again."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+from sebulba.config.loading import to_yaml
 from sebulba.rerun import rerun
 from sebulba.run import training
 from tests.disturbances import before_learning_from
 from tests.faults.runs import make_config
+from tests.toys import ToyAgent
 
 BAD_REWARD = 1e6
 
@@ -128,3 +131,27 @@ def test_what_cannot_be_repeated_is_refused(run_dir, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(text)
     assert rerun(tmp_path, to_cycle=1) == 2
     assert "a free-running run is not repeatable" in capsys.readouterr().err
+
+
+class EmptyExtrasAgent(ToyAgent):
+    """Stores an array without elements in each row."""
+
+    def act(self, networks, actor_state, env_step, *, greedy):
+        action, extras, state = super().act(networks, actor_state, env_step, greedy=greedy)
+        return action, {**extras, "nothing": jnp.zeros((len(action), 0))}, state
+
+    def init_experience(self, networks, num_envs):
+        experience = super().init_experience(networks, num_envs)
+        trajectory = experience.trajectory
+        nothing = jnp.zeros((*trajectory.action.shape[:2], 0))
+        extras = {**trajectory.extras, "nothing": nothing}
+        trajectory = dataclasses.replace(trajectory, extras=extras)
+        return dataclasses.replace(experience, trajectory=trajectory)
+
+
+def test_a_batch_is_shown_without_leaves_that_have_no_elements(tmp_path, capsys):
+    config = make_config(tmp_path, agent=f"{__name__}:EmptyExtrasAgent")
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert rerun(tmp_path, to_cycle=0) == 0
+    shown = capsys.readouterr().out
+    assert "extras.logits" in shown and "extras.nothing" not in shown

@@ -113,13 +113,13 @@ def _bring_before(
 
 
 def _show_batch(deliveries: list[Delivery], cycle: int) -> None:
-    """Print the range of every leaf of a batch, and where its largest element is."""
+    """Print the range of each leaf of numbers in a batch, and where its largest element is."""
     table = rich.table.Table(title=f"batch of learner cycle {cycle}")
     for column in ("actor", "version", "leaf", "minimum", "maximum", "NaN", "infinite", "largest"):
         table.add_column(column, justify="left" if column in ("leaf", "largest") else "right")
     for delivery in deliveries:
         for path, leaf in flatten(with_stacks(delivery.unroll.trajectory)).items():
-            if not jnp.issubdtype(leaf.dtype, np.number):
+            if not leaf.size or not jnp.issubdtype(leaf.dtype, np.number):
                 continue
             array = np.asarray(leaf).astype(np.float64)
             magnitude = np.where(np.isnan(array), np.inf, np.abs(array))
