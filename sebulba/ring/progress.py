@@ -194,6 +194,22 @@ class Progress:
         """Seconds since this process set the run up, plus those of the runs that it resumes."""
         return self._earlier_wall_time_s + self._now() - self._started_at
 
+    @property
+    def goals_reached(self) -> list[str]:
+        """The settings of `run` whose goal is reached; any of them ends the run."""
+        goal = self._config
+        counts = {
+            "stop_at_return": (self.window.return_mean, goal.stop_at_return),
+            "total_episodes": (self.window.num_episodes, goal.total_episodes),
+            "total_learner_cycles": (self.cycles, goal.total_learner_cycles),
+            "total_env_steps": (self.env_steps, goal.total_env_steps),
+        }
+        return [
+            name
+            for name, (count, end) in counts.items()
+            if count is not None and end is not None and count >= end
+        ]
+
     def count(
         self, own: Sequence[UnrollInfo], of_all_hosts: Sequence[UnrollInfo], *, num_updates: int
     ) -> list[int]:
@@ -242,12 +258,5 @@ class Progress:
 
     def _look_for_goal(self) -> None:
         """End the run at its goal, which is the same on all hosts after the same cycle."""
-        goal = self._config.stop_at_return
-        mean = self.window.return_mean
-        solved = goal is not None and mean is not None and mean >= goal
-        most = self._config.total_episodes
-        played = most is not None and self.window.num_episodes >= most
-        cycles = self._config.total_learner_cycles
-        stopped = cycles is not None and self.cycles >= cycles
-        if solved or played or stopped or self.env_steps >= self._config.total_env_steps:
+        if self.goals_reached:
             self._end.goal = True

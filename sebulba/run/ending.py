@@ -7,11 +7,13 @@ import pathlib
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
 
 from sebulba.config import Config
+from sebulba.config.loading import flag_name
 from sebulba.devices.known_answers import MiscompiledError
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.envs.closing import close_environments
@@ -141,7 +143,14 @@ def finish(
         if end.failure is None:  # else this host ends the others
             # The last checkpoint is complete once they have saved their shares.
             hosts.meet(_SAVED_WITHIN_S, may_wait=lambda: not end.has_late_signal)
-        _show_result(summary, config, path, display, started_in=started_in)
+        _show_result(
+            summary,
+            config,
+            path,
+            display,
+            started_in=started_in,
+            goals_reached=ring.progress.goals_reached,
+        )
     return Finished(
         config=config,
         path=path,
@@ -160,6 +169,7 @@ def _show_result(
     display: Display,
     *,
     started_in: pathlib.Path,
+    goals_reached: Sequence[str],
 ) -> None:
     """Show how the run has ended, and the commands that are useful next."""
     status, resume = summary["status"], summary["resume_command"]
@@ -177,19 +187,10 @@ def _show_result(
             display.message("plot:", command=plot)
         if status == "done" and not hosts.are_several():  # They need a command each.
             longer = f"{program('train')} --run-dir {directory} --resume latest"
-            total_env_steps, most = config.run.total_env_steps, config.run.total_episodes
-            is_long = summary["env_steps"] >= total_env_steps
-            is_played = most is not None and summary["episodes"] >= most
-            if is_long:
-                longer += f" --run.total-env-steps {2 * total_env_steps}"
-            if most is not None and is_played:
-                longer += f" --run.total-episodes {2 * most}"
-            cycles = config.run.total_learner_cycles
-            is_stopped = cycles is not None and summary["learner_cycles"] >= cycles
-            if is_stopped:
-                longer += " --run.total-learner-cycles null"
-            if config.run.stop_at_return is not None and not (is_long or is_played or is_stopped):
-                longer += " --run.stop-at-return null"
+            for name in goals_reached:
+                is_doubled = name in ("total_env_steps", "total_episodes")
+                later = 2 * getattr(config.run, name) if is_doubled else "null"
+                longer += f" {flag_name(f'run.{name}')} {later}"
             display.message("continue:", command=longer)
     if status != "done":
         line = describe_early_end(summary, path)

@@ -26,6 +26,14 @@ from sebulba.run.remote_actors import Numbers
 from sebulba.storage.checkpoints.manifest import crc32_of, flatten
 from sebulba.storage.run_dir import resume_command
 
+_REASONS = {
+    "stop_at_return": "the mean return reached {:,g}",
+    "total_episodes": "the episodes reached {:,}",
+    "total_learner_cycles": "the learner cycles reached {:,}",
+    "total_env_steps": "the env steps reached {:,}",
+}
+"""Why a run has ended, by the setting whose goal it has reached."""
+
 
 def summarize(
     ring: Ring,
@@ -96,15 +104,8 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
     if end.is_interrupted:
         when = f" while {end.interrupted_while}" if end.interrupted_while else ""
         return f"stopped by {signal.Signals(end.stopped_by or 0).name}{when}"
-    mean = progress.window.return_mean
-    if run.stop_at_return is not None and mean is not None and mean >= run.stop_at_return:
-        return f"the mean return reached {run.stop_at_return:,g}"
-    if run.total_episodes is not None and progress.window.num_episodes >= run.total_episodes:
-        return f"the episodes reached {run.total_episodes:,}"
-    if run.total_learner_cycles is not None and progress.cycles >= run.total_learner_cycles:
-        return f"the learner cycles reached {run.total_learner_cycles:,}"
-    if progress.env_steps >= run.total_env_steps:
-        return f"the env steps reached {run.total_env_steps:,}"
+    for name in progress.goals_reached:
+        return _REASONS[name].format(getattr(run, name))
     return "a callback ended the run"
 
 

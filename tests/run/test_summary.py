@@ -2,11 +2,11 @@
 
 import pathlib
 import signal
-import types
 
 import pytest
 
 from sebulba.config import RunConfig
+from sebulba.ring.progress import Progress
 from sebulba.ring.run_end import RunEnd
 from sebulba.run.remote_actors import describe_remote_actors
 from sebulba.run.summary import describe_early_end, describe_reason, describe_result
@@ -33,8 +33,8 @@ GOAL = RunConfig(total_env_steps=500_000, stop_at_return=475.0)
 def test_the_reason_of_the_end_is_named(changes, env_steps, return_mean, expected):
     end = RunEnd()
     vars(end).update(changes)
-    window = types.SimpleNamespace(return_mean=return_mean)
-    progress = types.SimpleNamespace(env_steps=env_steps, window=window)
+    progress = Progress(config=GOAL, end=end, clocks={"actor": [], "learner": []})
+    progress.env_steps, progress.window.return_mean = env_steps, return_mean
     assert describe_reason(end, progress, GOAL) == expected
 
 
