@@ -15,7 +15,7 @@ from sebulba.run.ending import Finished, exit_code_of, report, report_before_sta
 from sebulba.run.preparation import Prepared, prepared, set_up, with_absolute_run_dir
 from sebulba.run.slow_compilation import SlowCompilation
 from sebulba.storage.metrics.base import Row
-from sebulba.storage.metrics.console import Console, Goal
+from sebulba.storage.metrics.console import Console
 
 
 def train_mapped(
@@ -132,14 +132,8 @@ class _SeedDisplay:
 
 
 def _displays(configs: Sequence[Config], *, verbose: bool) -> list[_SeedDisplay]:
-    run = configs[0].run
-    goal = Goal(
-        total_env_steps=run.total_env_steps,
-        total_episodes=run.total_episodes,
-        stop_at_return=run.stop_at_return,
-        return_window=run.return_window,
-    )
-    console, seeds = Console(goal, verbose=verbose), [config.seed for config in configs]
+    console = Console(configs[0].run, verbose=verbose)
+    seeds = [config.seed for config in configs]
     showing = list(seeds)
     console.message(
         f"seeds {', '.join(map(str, seeds))} are one program; lines of progress are those of the"

@@ -57,7 +57,7 @@ from sebulba.run.warm_start import InitialNetworks
 from sebulba.storage.checksums import next_row
 from sebulba.storage.fingerprint import CodeReading
 from sebulba.storage.lock import RunLock
-from sebulba.storage.metrics.console import Console, Display, Goal
+from sebulba.storage.metrics.console import Console, Display
 from sebulba.storage.names import CHECKPOINTS, MAPPED_SEEDS
 from sebulba.storage.run_dir import read_run_json, record_in_run_json, record_in_start
 
@@ -285,13 +285,7 @@ def _open_run_dir(
     lock.keep(start_daemon)
     hosts.exit_when_lost(EXIT_FAILED, lambda: describe_lost_hosts(path))
     if display is None:
-        goal = Goal(
-            total_env_steps=config.run.total_env_steps,
-            total_episodes=config.run.total_episodes,
-            stop_at_return=config.run.stop_at_return,
-            return_window=config.run.return_window,
-        )
-        display = Console(goal, verbose=verbose)
+        display = Console(config.run, verbose=verbose)
     try:
         yield config, path, lock, display
     except ConfigError:

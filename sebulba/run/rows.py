@@ -112,6 +112,7 @@ class MetricsRows(Observer):
         row: Row = {
             "env_steps": progress.env_steps,
             "updates": progress.updates,
+            "learner_cycles": progress.cycles,
             "non_finite_updates": self._ring.learner.num_non_finite_updates,
             "wall_time_s": progress.wall_time_s,
             "steps_per_second": self._rate(progress),

@@ -1,7 +1,6 @@
 """The progress of a run: a live bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import sys
@@ -15,6 +14,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from sebulba.config import RunConfig
 from sebulba.errors import escaped
 from sebulba.ring.clocks import Shares, bottleneck
 from sebulba.storage.metrics.base import Row
@@ -25,16 +25,6 @@ _MIN_LINE_INTERVAL_S = 2.0
 _MAX_LINE_INTERVAL_S = 60.0
 _MIN_BAR = 10  # columns
 _UNITS = ((1e3, "k"), (1e6, "M"), (1e9, "G"))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Goal:
-    """Where a run ends."""
-
-    total_env_steps: int
-    total_episodes: int | None = None  # a number of episodes that ends the run earlier
-    stop_at_return: float | None = None  # a mean return that ends the run earlier
-    return_window: int = 100  # number of episodes that the mean return is over
 
 
 class Display(Protocol):
@@ -93,7 +83,7 @@ class Console:
 
     def __init__(
         self,
-        goal: Goal,
+        run: RunConfig,
         stream: TextIO | None = None,
         *,
         verbose: bool = False,
@@ -102,7 +92,7 @@ class Console:
         """Start the bar if the stream is a terminal.
 
         Args:
-            goal: where the run ends.
+            run: the goals of the run, and its return window.
             stream: None: standard error, which keeps standard output for results.
             verbose: whether details are shown.
             clock: in seconds.
@@ -113,7 +103,7 @@ class Console:
         self._verbose = verbose
         # Reentrant, because a signal handler may send a message while this thread draws.
         self._lock = threading.RLock()
-        self._display: _Style = display(goal=goal, stream=stream, clock=clock)
+        self._display: _Style = display(run=run, stream=stream, clock=clock)
 
     def update(self, row: Row) -> None:
         """Show a row, or keep it for later if another was shown a moment ago."""
@@ -139,13 +129,13 @@ class Console:
 class _PlainDisplay:
     """Prints a line every 2 seconds at first, every minute in long runs, and one at the end."""
 
-    def __init__(self, *, goal: Goal, stream: TextIO, clock: Callable[[], float]):
+    def __init__(self, *, run: RunConfig, stream: TextIO, clock: Callable[[], float]):
         self._stream = stream
         self._clock = clock
         self._started = clock()
         self._due = -math.inf
         self._pending: Row | None = None
-        self._progress = _Progress(goal)
+        self._progress = _Progress(run)
 
     def show(self, row: Row) -> None:
         self._pending = row
@@ -171,8 +161,8 @@ class _PlainDisplay:
 class _LiveDisplay:
     """Draws one line at the bottom of the terminal, only in `show`, so it needs no thread."""
 
-    def __init__(self, *, goal: Goal, stream: TextIO, clock: Callable[[], float]):
-        self._progress = _Progress(goal)
+    def __init__(self, *, run: RunConfig, stream: TextIO, clock: Callable[[], float]):
+        self._progress = _Progress(run)
         self._clock = clock
         self._due = -math.inf
         self._pending: Row | None = None
@@ -267,19 +257,22 @@ def remote_actors_in(row: Row) -> str:
 
 
 class _Progress:
-    """Describes rows as progress to a run's goal, with the change since the row before."""
+    """Describes rows as progress to a run's goals, with the change since the row before."""
 
-    def __init__(self, goal: Goal):
-        self._goal = goal
+    def __init__(self, run: RunConfig):
+        self._run = run
         self._first_return: float | None = None
         self._last_return: float | None = None
 
     def fraction(self, row: Row) -> float:
-        """Return the progress to the env steps, episodes or return of the goal: the greatest."""
-        by_count: float = min(row["env_steps"] / self._goal.total_env_steps, 1.0)
-        if self._goal.total_episodes is not None:
-            by_count = max(by_count, min(row["episodes"] / self._goal.total_episodes, 1.0))
-        goal, mean = self._goal.stop_at_return, row["episode_return_mean"]
+        """Return the progress to the goal that is nearest: one of the counts or the return."""
+        counts = (
+            (row["env_steps"], self._run.total_env_steps),
+            (row["episodes"], self._run.total_episodes),
+            (row["learner_cycles"], self._run.total_learner_cycles),
+        )
+        by_count: float = max(min(count / end, 1.0) for count, end in counts if end is not None)
+        goal, mean = self._run.stop_at_return, row["episode_return_mean"]
         if goal is None or mean is None:
             return by_count
         if mean >= goal:
@@ -290,7 +283,7 @@ class _Progress:
 
     def line(self, row: Row) -> str:
         """Return a row as one line of text, in columns of fixed width."""
-        width, rate = len(f"{self._goal.total_env_steps:,}"), row["steps_per_second"]
+        width, rate = len(f"{self._run.total_env_steps:,}"), row["steps_per_second"]
         fields = [
             f"{row['env_steps']:>{width},} env steps",
             *self._episodes(row),
@@ -317,7 +310,7 @@ class _Progress:
 
     def _episodes(self, row: Row) -> list[str]:
         """Return the number of episodes if it may end the run, else nothing."""
-        total = self._goal.total_episodes
+        total = self._run.total_episodes
         return [] if total is None else [f"{row['episodes']:>{len(f'{total:,}')},} episodes"]
 
     def _return(self, row: Row) -> str:
@@ -331,18 +324,22 @@ class _Progress:
         text = f"return {_number(mean)}"
         if math.isfinite(change):
             text += f" ({'+' if change >= 0 else ''}{_number(change)})"
-        is_partial = num_episodes < self._goal.return_window
+        is_partial = num_episodes < self._run.return_window
         return f"{text} over {num_episodes} episodes" if is_partial else text
 
     def _time_left(self, row: Row) -> str:
-        """Return the time until the last env step; episodes or a return may end it earlier."""
+        """Return the time until the last env step; episodes or a return may end the run earlier."""
         rate = row["steps_per_second"]
         if rate is None or not 0 < rate < math.inf or self.fraction(row) >= 1:
             return ""
-        seconds = round(max(self._goal.total_env_steps - row["env_steps"], 0) / rate)
+        env_steps = self._run.total_env_steps - row["env_steps"]
+        if self._run.total_learner_cycles is not None:
+            cycles = self._run.total_learner_cycles - row["learner_cycles"]
+            env_steps = min(env_steps, cycles * row["env_steps"] / row["learner_cycles"])
+        seconds = round(max(env_steps, 0) / rate)
         hours, minutes, seconds = seconds // 3600, seconds // 60 % 60, seconds % 60
         left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-        is_latest = self._goal.stop_at_return is not None or self._goal.total_episodes is not None
+        is_latest = self._run.stop_at_return is not None or self._run.total_episodes is not None
         return f"≤ {left} left" if is_latest else f"{left} left"
 
 

@@ -6,7 +6,14 @@ GROUPS = {
     "evaluation": ("evaluation/…",),
     "loss": ("loss", "grad_norm", "non_finite_updates"),
     "remote_actor": ("remote_actor/…",),
-    "ring": ("updates", "policy_lag_mean", "policy_lag/…", "queue_depth", "env_restarts"),
+    "ring": (
+        "updates",
+        "learner_cycles",
+        "policy_lag_mean",
+        "policy_lag/…",
+        "queue_depth",
+        "env_restarts",
+    ),
     "speed": ("steps_per_second", "wall_time_s", "time/…", "all_reduce/…"),
 }
 """The columns of each group; `…` stands for several. Sorted by name, returns come first."""

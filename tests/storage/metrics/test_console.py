@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from sebulba.storage.metrics.console import Console, Goal, LogDisplay
+from sebulba.config import RunConfig
+from sebulba.storage.metrics.console import Console, LogDisplay
 
 
 class FakeTerminal(io.StringIO):
@@ -31,6 +32,7 @@ def terminal(monkeypatch):
 def row(env_steps, **changes):
     return {
         "env_steps": env_steps,
+        "learner_cycles": env_steps // 500,
         "steps_per_second": 94_211.2,
         "episode_return_mean": 187.3,
         "episodes": 250,
@@ -40,8 +42,8 @@ def row(env_steps, **changes):
     } | changes
 
 
-STEPS = Goal(total_env_steps=500_000)
-RETURN = Goal(total_env_steps=500_000, stop_at_return=475.0)
+STEPS = RunConfig(total_env_steps=500_000)
+RETURN = RunConfig(total_env_steps=500_000, stop_at_return=475.0)
 
 
 def lines_of(*rows, goal=STEPS):
@@ -116,11 +118,18 @@ def test_a_line_shows_the_slowest_and_the_fastest_remote_actor_of_those_that_hav
 
 
 def test_a_line_counts_episodes_if_they_are_the_goal():
-    goal = Goal(total_env_steps=500_000, total_episodes=1_000)
+    goal = RunConfig(total_env_steps=500_000, total_episodes=1_000)
     lines = lines_of(row(120_000, episodes=900), row(120_000, episodes=240), goal=goal)
     assert lines[0].startswith("   90%  120,000 env steps    900 episodes  return 187.3")
     assert lines[0].endswith("≤ 0:04 left")
     assert lines[1].startswith("   24%  120,000 env steps    240 episodes")
+
+
+def test_progress_and_time_left_are_those_to_the_learner_cycles_if_they_end_the_run():
+    goal = RunConfig(total_env_steps=10**9, total_learner_cycles=1_000)
+    (line,) = lines_of(row(120_000, learner_cycles=240), goal=goal)
+    assert line.split()[0] == "24%"
+    assert line.endswith(" 0:04 left") and "≤" not in line
 
 
 def test_a_line_shows_the_change_of_the_return_since_the_line_before():
@@ -179,7 +188,7 @@ def test_details_are_shown_by_a_verbose_console_only(caplog):
 @pytest.mark.parametrize(("hours", "expected"), [(1, 390), (10, 940)])
 def test_plain_console_of_a_long_run_stays_short(hours, expected):
     stream, clock = io.StringIO(), FakeClock()
-    console = Console(Goal(total_env_steps=10**9), stream, clock=clock)
+    console = Console(RunConfig(total_env_steps=10**9), stream, clock=clock)
     for clock.now in range(hours * 3600):
         console.update(row(int(clock.now)))
     assert len(stream.getvalue().splitlines()) == pytest.approx(expected, rel=0.1)
@@ -205,7 +214,7 @@ def test_live_console_shows_the_newest_row_on_a_terminal(terminal):
 
 def test_live_console_releases_the_terminal(terminal):
     streams = sys.stdout, sys.stderr
-    console = Console(Goal(total_env_steps=100), terminal)
+    console = Console(RunConfig(total_env_steps=100), terminal)
     console.update(row(50))
     console.close()
     assert (sys.stdout, sys.stderr) == streams
@@ -261,7 +270,7 @@ def test_console_whose_stream_fails_does_not_stop_training(monkeypatch, stream_t
     monkeypatch.setenv("TERM", "xterm")
     streams = sys.stdout, sys.stderr
     stream = stream_type()
-    console = Console(Goal(total_env_steps=100), stream)
+    console = Console(RunConfig(total_env_steps=100), stream)
     stream.close()
     console.update(row(1))
     console.message("text")
