@@ -23,6 +23,7 @@ from sebulba.ring.clocks import (
     WAIT_FOR_NETWORKS,
     WAIT_FOR_QUEUE,
     WAIT_FOR_TRAJECTORIES,
+    WallClock,
 )
 from sebulba.ring.deques import NetworksDeque, TrajectoryDeque
 from sebulba.ring.learner import Learner
@@ -109,7 +110,7 @@ class Ring:
         self.progress = Progress(
             config=goal,
             end=self.end,
-            clocks={"actor": [actor.clock for actor in self.actors], "learner": [learner.clock]},
+            clocks=self.clocks,
             is_awaited=lambda actor_id: not self.actors[actor_id].collector.has_joined,
         )
         self._programs = programs
@@ -117,6 +118,11 @@ class Ring:
         self.reset_points()
         self._gather = gather
         self._has_gathered = False
+
+    @property
+    def clocks(self) -> dict[str, list[WallClock]]:
+        """The clocks of the threads by their kind."""
+        return {"actor": [each.clock for each in self.actors], "learner": [self.learner.clock]}
 
     @property
     def programs(self) -> RingPrograms:

@@ -53,7 +53,7 @@ class MetricsRows(Observer):
         self._intervals = progress.env_steps // interval_env_steps
         self._metrics = MetricMeans()
         self._lags: list[int] = []
-        self._shares = TimeShares(clocks_of(ring))
+        self._shares = TimeShares(ring.clocks)
         self._since: tuple[int, float] | None = None  # env steps and time; None: during start-up
         self._all_reduce = AllReduceUse(all_reduce, progress)
         self._all_reduce_of_run = AllReduceUse(all_reduce, progress)  # without start-up
@@ -149,11 +149,6 @@ class MetricsRows(Observer):
             return None
         env_steps, at = self._since
         return (progress.env_steps - env_steps) / (progress.counted_at - at)
-
-
-def clocks_of(ring: Ring) -> dict[str, list[Any]]:
-    """Return the clocks of a ring's threads by their kind."""
-    return {"actor": [actor.clock for actor in ring.actors], "learner": [ring.learner.clock]}
 
 
 def _flat(shares: Shares) -> dict[str, float]:
