@@ -202,13 +202,10 @@ def _rows_to_repeat(
     """
     from sebulba.comparison.starts import first_resume
     from sebulba.config.loading import load_config
+    from sebulba.config.validation import check_repeatable
 
     config = load_config(str(run.path / CONFIG))
-    if not config.has_fixed_order:
-        raise ConfigError(
-            "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
-            " is not repeatable"
-        )
+    check_repeatable(config)
     if config.distributed.effective_mode != "off":
         raise ConfigError(
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; a run of"

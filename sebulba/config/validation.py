@@ -37,6 +37,19 @@ def validate(config: Config) -> None:
         raise ConfigError(f"{key}: {message}")
 
 
+def check_repeatable(config: Config) -> None:
+    """Check that a run can be repeated from its config.
+
+    Raises:
+        ConfigError: the run was free-running.
+    """
+    if not config.has_fixed_order:
+        raise ConfigError(
+            "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
+            " is not repeatable"
+        )
+
+
 def problems(config: Config) -> Iterator[tuple[str, str]]:
     """Yield key and error message of every wrong value that its type allows."""
     for key in ("env.suite", "env.id", "run_dir", "init_from"):

@@ -12,6 +12,7 @@ import rich.table
 from sebulba.comparison.starts import resumes_before
 from sebulba.config import Config
 from sebulba.config.loading import load_config
+from sebulba.config.validation import check_repeatable
 from sebulba.errors import ConfigError
 from sebulba.ring.make import made_ring
 from sebulba.ring.records import Delivery
@@ -36,11 +37,7 @@ def rerun_to_cycle(
 ) -> None:
     """Rerun a repeatable run up to the update of a learner cycle, and show its batch."""
     config = load_config(str(run_dir / CONFIG), env)
-    if not config.has_fixed_order:
-        raise ConfigError(
-            "learner.policy_lag: expected a number of learner cycles, got null; a free-running run"
-            " is not repeatable"
-        )
+    check_repeatable(config)
     process = read_run_json(run_dir)
     resumes = resumes_before(process, cycle)
     use_kernels_of(config, (resumes or [process])[-1])
