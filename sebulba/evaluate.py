@@ -22,7 +22,7 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, check_writable, take_env_flags
+from sebulba.processes.command_line import ENV_FLAG, check_writable, take_env_flags, to_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -324,7 +324,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     def add_count(name: str, help: str, default: int | None = None) -> None:
-        parser.add_argument(name, type=_at_least_one, default=default, metavar="N", help=help)
+        parser.add_argument(name, type=to_count, default=default, metavar="N", help=help)
 
     add_count("--episodes", "number of episodes, or of games of each pair; default: 100", 100)
     parser.add_argument(
@@ -372,12 +372,6 @@ def _parser() -> argparse.ArgumentParser:
     add_count("--video-episodes", "number of episodes to record; default: 1", 1)
     add_count("--fps", "frames per second of the video; default: 25", 25)
     return parser
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
-    return int(text)
 
 
 def _seed(text: str) -> int:

@@ -28,6 +28,7 @@ from sebulba.process import (
     run_command,
 )
 from sebulba.processes.children import Children, exit_code_of
+from sebulba.processes.command_line import to_count
 from sebulba.storage.names import CHECKSUMS, CONFIG, RUN, SOURCES
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def main() -> None:
     parser.add_argument("run_dir", type=pathlib.Path, metavar="RUN_DIR", help="run to repeat")
     parser.add_argument(
         "--cycles",
-        type=_cycles,
+        type=to_count,
         metavar="N",
         help="repeat at most the first N learner cycles; default: all",
     )
@@ -86,12 +87,6 @@ def main() -> None:
     sys.exit(
         verify(options.run_dir, cycles=options.cycles, into=options.into, with_own=not options.here)
     )
-
-
-def _cycles(text: str) -> int:
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
-    return int(text)
 
 
 def verify(

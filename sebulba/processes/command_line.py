@@ -1,5 +1,6 @@
 """Take a command's own flags out of the command line of its runs. Imports no jax."""
 
+import argparse
 import dataclasses
 import os
 import pathlib
@@ -111,9 +112,21 @@ def take_count(argv: Sequence[str], flag: str) -> tuple[int | None, list[str]]:
     text, rest = take_flag(argv, flag)
     if text is None:
         return None, rest
+    try:
+        return to_count(text), rest
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{flag}: {error}") from error
+
+
+def to_count(text: str) -> int:
+    """Return an integer of at least 1; a type of `argparse`.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no such integer.
+    """
     if not (text.isdecimal() and int(text)):
-        raise ConfigError(f"{flag}: expected an integer of at least 1, got {text!r}")
-    return int(text), rest
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text or 'none'}")
+    return int(text)
 
 
 def take_share(argv: Sequence[str], *, is_on_ray: bool) -> tuple[RayShare, list[str]]:
