@@ -11,7 +11,6 @@ import argparse
 import collections
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -28,6 +27,7 @@ import jax
 
 import sebulba
 from benchmarks import harness
+from sebulba.config.plugins import package_version
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment
 from sebulba.envs.envpool_import import envpool
@@ -255,9 +255,7 @@ def train_in_a_process(trial: Trial) -> dict[str, Any]:
 def measure(families: Iterable[Family], records: dict[str, Any], path: pathlib.Path) -> None:
     """Train in the environments of some families, and write the results with the earlier ones."""
     for family in families:
-        try:
-            version = importlib.metadata.version(family.package)
-        except importlib.metadata.PackageNotFoundError:
+        if (version := package_version(family.package)) is None:
             print(f"{family.name}: {family.package} is not installed", flush=True)
             continue
         rows = []

@@ -6,6 +6,7 @@ A package declares its entry points in its `pyproject.toml`:
     my_agent = "my_package.agents:MyAgent"
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +50,7 @@ def plugins(group: str) -> dict[str, str]:
     Raises:
         ConfigError: two packages use one name for different things.
     """
-    # Here and in `plugin_package`: `--help` of our own agents does not need it, and it takes 30 ms.
+    # Here and below: `--help` of our own agents does not need it, and it takes 30 ms.
     import importlib.metadata
 
     found: dict[str, str] = {}
@@ -65,6 +66,17 @@ def plugins(group: str) -> dict[str, str]:
             )
         found[entry.name], packages[entry.name] = reference, package
     return found
+
+
+@functools.cache
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package; None: it is not installed."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def plugin_package(group: str, name: str) -> tuple[str, str] | None:

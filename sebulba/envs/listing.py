@@ -2,12 +2,11 @@
 
 import dataclasses
 import importlib
-import importlib.metadata
 import warnings
 from collections.abc import Iterator
 
 from sebulba.config.extras import missing_package
-from sebulba.config.plugins import SUITES_GROUP, plugin_package, plugins
+from sebulba.config.plugins import SUITES_GROUP, package_version, plugin_package, plugins
 from sebulba.envs import PACKAGES, SUITES
 from sebulba.errors import nearest_names
 
@@ -29,7 +28,7 @@ def list_suites() -> Iterator[SuiteListing]:
     """Yield every suite: the built-in ones, then those of other installed packages."""
     for name, reference in SUITES.items():
         package = PACKAGES.get(name, "sebulba")
-        yield _list_suite(name, reference, package, _version(package))
+        yield _list_suite(name, reference, package, package_version(package))
     for name, reference in plugins(SUITES_GROUP).items():
         if name not in SUITES:
             package, version = plugin_package(SUITES_GROUP, name) or ("unknown", None)
@@ -55,10 +54,3 @@ def _list_suite(name: str, reference: str, package: str, version: str | None) ->
         problem = missing_package(error) or f"{type(error).__name__}: {error}"
         return SuiteListing(name=name, package=package, version=version, ids=None, problem=problem)
     return SuiteListing(name=name, package=package, version=version, ids=ids)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -4,7 +4,6 @@ A run records it at its start, so that a run that is killed has it too.
 """
 
 import functools
-import importlib.metadata
 import os
 import pathlib
 import platform
@@ -15,6 +14,7 @@ from typing import Any
 
 import jax
 
+from sebulba.config.plugins import package_version
 from sebulba.devices.variables import describe_variables
 from sebulba.devices.xla_flags import num_cpu_threads
 from sebulba.process import start_daemon
@@ -65,7 +65,9 @@ _MAX_CHANGED = 20
 def describe_machine() -> dict[str, Any]:
     """Return the CPU, the threads that XLA has, the variables and settings of JAX, and versions."""
     return {
-        "versions": {name: text for name in PACKAGES if (text := version(name)) is not None},
+        "versions": {
+            name: text for name in PACKAGES if (text := package_version(name)) is not None
+        },
         "cpu": describe_cpu(),
         "threads": num_cpu_threads(),
         "environment": describe_variables(os.environ),
@@ -154,15 +156,6 @@ def crc32_of_file(path: str) -> str | None:
     try:
         return f"{zlib.crc32(pathlib.Path(path).read_bytes()):08x}"
     except OSError:
-        return None
-
-
-@functools.cache
-def version(package: str) -> str | None:
-    """Return the version of an installed package; None: it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
         return None
 
 

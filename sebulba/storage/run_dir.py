@@ -21,6 +21,7 @@ from sebulba.config import Config, DistributedConfig
 from sebulba.config.loading import load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
+from sebulba.config.plugins import package_version
 from sebulba.config.run_spec import num_actors_of_host
 from sebulba.config.schema import flat_config
 from sebulba.devices.repeatable import kernels_of_gpu
@@ -29,7 +30,7 @@ from sebulba.devices.xla_flags import VARIABLE
 from sebulba.errors import ConfigError
 from sebulba.process import program
 from sebulba.storage.checkpoints.restore import Which, steps_in
-from sebulba.storage.fingerprint import describe_machine, version
+from sebulba.storage.fingerprint import describe_machine
 from sebulba.storage.lock import RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
 from sebulba.storage.names import (
@@ -178,7 +179,9 @@ def describe_software(config: Config) -> dict[str, str]:
         for key, value in flat_config(config).items()
         if not key.startswith(("distributed.", "run_dir"))
     }
-    versions = {f"the version of {package}": str(version(package)) for package in _OF_ALL_HOSTS}
+    versions = {
+        f"the version of {package}": str(package_version(package)) for package in _OF_ALL_HOSTS
+    }
     of_jax = {f"the setting {name}": repr(jax.config.values[name]) for name in _OF_ALL_JAX}
     python = {"the version of Python": platform.python_version()}
     return {**versions, **python, **of_jax, **settings}
