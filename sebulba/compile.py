@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sebulba.config import Config, flags
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, escaped, refuse
 from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, program, run_command
 from sebulba.processes.children import PARENT_VARIABLE, end_with_parent
 from sebulba.processes.command_line import take_seeds
@@ -55,8 +55,7 @@ def main() -> None:
     try:
         seeds, argv = take_seeds(argv)
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     if not end_with_parent() and not str(options.topology).startswith("cpu:"):
         sys.exit(_run_in_a_child(sys.argv[1:]))
@@ -145,8 +144,7 @@ def compile_config(
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"--for {topology.name}: {str(error).splitlines()[0]}") from error
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     if as_json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
     else:

@@ -5,8 +5,8 @@ import pathlib
 import sys
 
 from sebulba.config.shipped import copy_config, describe, shipped_configs
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, program, run_command
+from sebulba.errors import ConfigError, refuse
+from sebulba.process import program, run_command
 
 
 def main() -> None:
@@ -34,8 +34,7 @@ def main() -> None:
     try:
         target = copy_config(name, pathlib.Path())
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     print(f"wrote {target}; to train with it: {program('train')} {target}")
 
 

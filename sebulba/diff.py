@@ -8,8 +8,8 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_OTHER_RESULT, program, run_command
+from sebulba.errors import ConfigError, escaped, refuse
+from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, program, run_command
 
 if TYPE_CHECKING:
     from sebulba.comparison.rows import ChecksumComparison, MetricDifference
@@ -57,8 +57,7 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         metrics = [path / METRICS for path in (first, second)]
         rows_of_metrics = [read_rows(path) if path.is_file() else [] for path in metrics]
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     found = differences(*runs)
     rows, num_damaged = zip(*map(read_checksums, (first, second)), strict=True)
     compared = compare_checksums(*rows)

@@ -1,9 +1,12 @@
-"""The error of a wrong configuration, and texts for error messages."""
+"""The error of a wrong configuration, how a command reports it, and texts for error messages."""
 
 import contextlib
 import difflib
 import pathlib
+import sys
 from collections.abc import Iterable, Iterator
+
+from sebulba.process import EXIT_CONFIG
 
 MAX_LISTED = 40
 PLACE = "This happened in"
@@ -16,6 +19,18 @@ _INSTALLED = {"site-packages", "dist-packages", "sebulba_agents"}
 
 class ConfigError(ValueError):
     """The requested run is impossible; one line names the key, what was expected and what came."""
+
+
+def refuse(error: Exception, *, usage: str | None = None) -> int:
+    """Print why a command cannot run, and return its exit code.
+
+    Args:
+        error: names what is wrong with the command line or the config.
+        usage: is printed before; None: nothing.
+    """
+    text = f"sebulba: {error}" if usage is None else f"{usage}\n{error}"
+    print(escaped(text), file=sys.stderr)
+    return EXIT_CONFIG
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, describe_error, escaped
+from sebulba.errors import ConfigError, describe_error, escaped, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
-    EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
@@ -160,8 +159,7 @@ def _exit_code(options: argparse.Namespace, run_end: "RunEnd") -> int:
         with run_end.listening():
             played_any = _evaluate(options, run_end)
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     except CheckpointError as error:
         print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT

@@ -18,10 +18,10 @@ from typing import Any
 
 from sebulba.config import flags
 from sebulba.config.naming import default_run_dir
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, refuse
 from sebulba.hosts.ray_hosts import run_hosts_on_ray
 from sebulba.hosts.rendezvous import TOKEN_VARIABLE
-from sebulba.process import EXIT_CONFIG, program, run_command
+from sebulba.process import program, run_command
 from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.command_line import take_count, take_share, take_switch
 from sebulba.processes.cores import on_cores_of_process
@@ -71,8 +71,7 @@ def main() -> None:
                 other = "without --ray" if num_machines is None else "with --ray"
                 raise ConfigError(f"{flag}: cannot be used {other}")
     except ConfigError as error:
-        print(f"usage: {_PROG} CONFIG [--section.field VALUE ...]\n{error}", file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error, usage=f"usage: {_PROG} CONFIG [--section.field VALUE ...]"))
     config = flags.parse(argv, _PROG, _DESCRIPTION)
     argv = [*argv, "--verbose"] if is_verbose else argv
     if num_machines is None:
@@ -97,8 +96,7 @@ def main() -> None:
             variables=_variables_of_devices(num_devices),
         )
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     sys.exit(code)
 
 

@@ -5,8 +5,8 @@ import json
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, program, run_command
+from sebulba.errors import ConfigError, refuse
+from sebulba.process import program, run_command
 
 _DEFAULT_X, _DEFAULT_Y = "env_steps", "episode_return_mean"
 
@@ -97,8 +97,7 @@ def main() -> None:
             plot_runs(arguments.run_dirs, arguments.output, panels=panels, use_mean=arguments.mean)
             print(f"wrote {arguments.output}")
     except (ConfigError, OSError) as error:
-        print(escaped(f"sebulba.plot: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
 
 
 def _names(text: str) -> list[str]:

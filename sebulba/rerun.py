@@ -8,10 +8,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from sebulba.errors import ConfigError, describe_error, escaped
+from sebulba.errors import ConfigError, describe_error, escaped, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
-    EXIT_CONFIG,
     EXIT_DONE,
     EXIT_FAILED,
     program,
@@ -100,8 +99,7 @@ def rerun(
             return rerun_update(run_dir, env)
         rerun_to_cycle(run_dir, to_cycle, dump=dump, debug=debug, env=env)
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     except CheckpointError as error:
         print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT

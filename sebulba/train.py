@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sebulba.config import Config, flags
 from sebulba.config.naming import default_run_dir
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, escaped, refuse
 from sebulba.process import (
-    EXIT_CONFIG,
     EXIT_FAILED,
     EXIT_SIGNAL_BASE,
     leave,
@@ -138,8 +137,7 @@ def main() -> None:
         seeds, argv = take_seeds(argv)
         share, argv = take_ray(argv)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     report = end_of_reports()
     of_seed = [] if seeds is None else ["--seed", str(max(seeds))]
     config = flags.parse([*argv, *of_seed], _PROG, _DESCRIPTION)
@@ -151,8 +149,7 @@ def main() -> None:
             check_ray(config, has_seeds=seeds is not None)
         is_mapped = seeds is not None and len(seeds) > 1 and are_mapped(config)
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     if seeds is not None and report is None:
         argv = [*argv, "--verbose"] if is_verbose else argv
         if share is not None:
@@ -165,8 +162,7 @@ def main() -> None:
             directory = os.path.expandvars(config.run_dir)
             refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error))
     try:
         from sebulba.devices import tuner_lines
         from sebulba.devices.xla_flags import has_nvidia_gpu
@@ -279,8 +275,7 @@ def train_seeds_on_ray(
             on_end=on_end,
         )
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     _show_ends(ends)
     return code
 

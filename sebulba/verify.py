@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sebulba.devices.variables import decides_bits, is_read
 from sebulba.devices.xla_flags import NUM_THREADS, VARIABLE
-from sebulba.errors import ConfigError, escaped
+from sebulba.errors import ConfigError, escaped, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -130,8 +130,7 @@ def verify(
                 " of its last resume; such a run cannot be repeated"
             )
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     if (change := changed_networks(run_dir, all_rows)) is not None:
         print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
         return EXIT_CHECKPOINT

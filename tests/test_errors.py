@@ -4,7 +4,7 @@ import runpy
 
 import pytest
 
-from sebulba.errors import describe_error
+from sebulba.errors import ConfigError, describe_error, refuse
 
 
 @pytest.fixture
@@ -30,3 +30,12 @@ def test_an_error_without_a_message_is_described_by_its_line(raised):
 def test_the_line_of_an_installed_package_is_left_out_beside_a_message(raised):
     error = raised("raise ValueError(f'no joint {joint}')")
     assert describe_error(error) == "ValueError: no joint 1"
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [(None, "sebulba: seed: got \\x1b[2J\n"), ("usage: x", "usage: x\nseed: got \\x1b[2J\n")],
+)
+def test_a_refusal_is_on_stderr_without_control_characters(usage, expected, capsys):
+    assert refuse(ConfigError("seed: got \x1b[2J"), usage=usage) == 2
+    assert capsys.readouterr() == ("", expected)

@@ -41,7 +41,7 @@ def test_a_directory_without_a_run_exits_2_with_its_name(tmp_path, monkeypatch, 
     (path / "metrics.jsonl").unlink()
     assert call("sebulba.plot", path, "-o", tmp_path / "x.svg", monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err == (
-        f"sebulba.plot: {path}: expected a run directory with a metrics.jsonl, got none\n"
+        f"sebulba: {path}: expected a run directory with a metrics.jsonl, got none\n"
     )
 
 

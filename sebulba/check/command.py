@@ -19,8 +19,8 @@ from sebulba.check.suite import AskedOf, Report, check
 from sebulba.config import Config
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.roles import check_platforms
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
+from sebulba.errors import ConfigError, refuse
+from sebulba.process import EXIT_DONE, EXIT_FAILED
 
 _MARKS: dict[Status, rich.text.Text] = {
     "pass": rich.text.Text("✓", style="green"),
@@ -58,8 +58,7 @@ def run_check(
         with Progress(sys.stderr) as progress, jax.enable_x64(False):
             report = check(config, only=only, on_progress=progress.show)
     except ConfigError as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     print_report(report, f"{config.agent.name} on {config.env.suite} {config.env.id}", sys.stdout)
     if json_path is not None:
         write_report(report, json_path)

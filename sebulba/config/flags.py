@@ -21,8 +21,8 @@ from sebulba.config.coercion import describe_type
 from sebulba.config.loading import flag_name, load_config, split_arguments
 from sebulba.config.schema import SECTIONS, key_fields
 from sebulba.config.yaml_dialect import inline
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, EXIT_DONE
+from sebulba.errors import ConfigError, refuse
+from sebulba.process import EXIT_DONE
 
 
 def parse(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -52,8 +52,7 @@ def parse(argv: Sequence[str], prog: str, description: str) -> Config:
         # Help must explain the keys that an unfinished config lacks.
         config = load_config(path, arguments, is_complete=not wants_help)
     except ConfigError as error:
-        print(f"{usage}\n{escaped(str(error))}", file=sys.stderr)
-        sys.exit(EXIT_CONFIG)
+        sys.exit(refuse(error, usage=usage))
     if wants_help:
         source = path or "the schema"
         print(f"{usage}\n\n{description}\n\n{_describe_flags(config, source)}")

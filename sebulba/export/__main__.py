@@ -9,7 +9,7 @@ import importlib.util
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError, describe_error, escaped
+from sebulba.errors import ConfigError, describe_error, escaped, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -64,8 +64,7 @@ def export(options: argparse.Namespace) -> int:
             platforms=options.platforms.split(","),
         )
     except (ConfigError, OSError) as error:
-        print(escaped(f"sebulba: {error}"), file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     except CheckpointError as error:
         print(escaped(f"sebulba: CheckpointError: {error}"), file=sys.stderr)
         return EXIT_CHECKPOINT

@@ -18,8 +18,8 @@ from sebulba.config import Config
 from sebulba.config.loading import load_config, split_arguments
 from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
-from sebulba.errors import ConfigError, escaped
-from sebulba.process import EXIT_CONFIG, EXIT_DONE
+from sebulba.errors import ConfigError, refuse
+from sebulba.process import EXIT_DONE
 from sebulba.processes.command_line import RayShare, take_count, take_ray, take_seeds
 from sebulba.processes.ray_runs import train_runs_on_ray
 from sebulba.processes.run_holder import with_resume
@@ -60,8 +60,7 @@ def run_sweep(
                 )
             points = (points[int(task)],)
     except ConfigError as error:
-        print(f"{usage}\n{escaped(str(error))}", file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error, usage=usage)
     if "--list" in argv:
         for number, point in enumerate(parsed.points):
             print(f"{number}  {point.label}{'  done' if point.is_done else ''}")
@@ -69,8 +68,7 @@ def run_sweep(
     try:
         code = train_points(parsed, points)
     except ConfigError as error:
-        print(f"sebulba: {escaped(str(error))}", file=sys.stderr)
-        return EXIT_CONFIG
+        return refuse(error)
     num_done = sum(point.is_done for point in parsed.points)
     if len(points) < len(parsed.points) and num_done < len(parsed.points):
         say(f"{num_done} of {len(parsed.points)} runs are done; the last one writes the results")
