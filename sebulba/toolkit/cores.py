@@ -87,12 +87,12 @@ def core_settings(core: Core, size: int | None, options: Mapping[str, Any]) -> C
     """Return the checked settings of the config's core; None if it has no size.
 
     Raises:
-        ConfigError: it has options or a name, but no size; it is no core (`core_class`); or it has
-            no such option, or another type or range of it.
+        ConfigError: it has options, or is not the default, but no size; it is no core
+            (`core_class`); or it has no such option, or another type or range of it.
     """
     if size is None:
-        if options or core not in CORES:
-            what = f"core: {core}" if core not in CORES else "core_options: a core"
+        if options or core != "lstm":
+            what = f"core: {core}" if core != "lstm" else "core_options: a core"
             raise ConfigError(f"agent.{what} needs a size, got null. Set agent.lstm_size")
         return None
     declared = _options_of(core_class(core))

@@ -118,9 +118,10 @@ def test_a_core_that_breaks_the_contract_is_refused_by_name(core, message):
     assert not getattr(caught.value, "__notes__", []), "those of JAX would be the last lines"
 
 
-def test_a_core_without_a_size_is_not_ignored():
-    with pytest.raises(ConfigError, match=r"agent\.core: .*:Sum needs a size.* agent\.lstm_size"):
-        validate(f"{HERE}:Sum", lstm_size=None)
+@pytest.mark.parametrize("core", ["gru", "gtrxl", f"{HERE}:Sum"])
+def test_a_core_without_a_size_is_not_ignored(core):
+    with pytest.raises(ConfigError, match=rf"agent\.core: {core} needs a size.* agent\.lstm_size"):
+        validate(core, lstm_size=None)
 
 
 class Decaying(Sum):
