@@ -188,8 +188,9 @@ def _show_result(
         if status == "done" and not hosts.are_several():  # They need a command each.
             longer = f"{program('train')} --run-dir {directory} --resume latest"
             for name in goals_reached:
+                reached = summary.get(name.removeprefix("total_"))
                 is_doubled = name in ("total_env_steps", "total_episodes")
-                later = 2 * getattr(config.run, name) if is_doubled else "null"
+                later = 2 * max(getattr(config.run, name), reached) if is_doubled else "null"
                 longer += f" {flag_name(f'run.{name}')} {later}"
             display.message("continue:", command=longer)
     if status != "done":

@@ -18,12 +18,13 @@ from typing import Any
 import jax
 
 from sebulba.config import Config, DistributedConfig
-from sebulba.config.loading import load_config, to_yaml
+from sebulba.config.loading import flag_name, load_config, to_yaml
 from sebulba.config.naming import default_run_dir
 from sebulba.config.objects import source_files
 from sebulba.config.plugins import package_version
 from sebulba.config.run_spec import num_actors_of_host
 from sebulba.config.schema import flat_config
+from sebulba.config.yaml_dialect import inline
 from sebulba.devices.repeatable import kernels_of_gpu
 from sebulba.devices.roles import num_actor_devices
 from sebulba.devices.xla_flags import VARIABLE
@@ -81,11 +82,14 @@ _OF_RUN = (
 """The files that describe a run with its checkpoints."""
 _MAX_CYCLES = 5
 
-_MAY_CHANGE = (
+_GOALS = (
     "run.total_env_steps",
     "run.total_episodes",
     "run.total_learner_cycles",
     "run.stop_at_return",
+)
+_MAY_CHANGE = (
+    *_GOALS,
     "run.log_interval_env_steps",
     "run.profile",
     "run.checksums",
@@ -201,11 +205,17 @@ def describe_devices() -> dict[str, str]:
 
 
 def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
-    """Return the command that resumes from a checkpoint; None without any checkpoint."""
+    """Return the command that resumes from a checkpoint; None without any checkpoint.
+
+    It has the goals of the last start, which may be others than those of `config.yaml`.
+    """
     if not steps_in(path / CHECKPOINTS):
         return None
     config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
-    return f"{program('train')} {config} --run-dir {directory} --resume {which}"
+    command = f"{program('train')} {config} --run-dir {directory} --resume {which}"
+    for key, goal in _last_start(read_run_json(path)).get("goals", {}).items():
+        command += f" {flag_name(key)} {inline(goal)}"
+    return command
 
 
 def describe_run() -> dict:
@@ -360,7 +370,9 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
             f" actors are remote. To resume the run with its own config: {own}"
         )
     resumed = read_run_json(path).get("resumed")
-    resumed = [*(resumed if isinstance(resumed, list) else []), describe_run()]
+    goals = {key: now[key] for key in _GOALS if now[key] != earlier[key]}
+    start = {**describe_run(), "goals": goals}
+    resumed = [*(resumed if isinstance(resumed, list) else []), start]
     record_in_run_json(path, "resumed", resumed)
 
 
