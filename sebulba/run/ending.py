@@ -188,10 +188,12 @@ def _show_result(
         if status == "done" and not hosts.are_several():  # They need a command each.
             longer = f"{program('train')} --run-dir {directory} --resume latest"
             for name in goals_reached:
-                reached = summary.get(name.removeprefix("total_"))
-                is_doubled = name in ("total_env_steps", "total_episodes")
-                later = 2 * max(getattr(config.run, name), reached) if is_doubled else "null"
-                longer += f" {flag_name(f'run.{name}')} {later}"
+                later: int | None = None
+                if name in ("total_env_steps", "total_episodes"):
+                    later, reached = getattr(config.run, name), summary[name.removeprefix("total_")]
+                    while later <= reached:
+                        later *= 2
+                longer += f" {flag_name(f'run.{name}')} {'null' if later is None else later}"
             display.message("continue:", command=longer)
     if status != "done":
         line = describe_early_end(summary, path)
