@@ -72,6 +72,12 @@ def test_a_wrong_command_line_ends_with_2_before_anything_is_trained(
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_directory_that_cannot_be_made_ends_with_2(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert sweep([CATCH, "--seeds", "0..1", "--run-dir", str(tmp_path / "file")]) == 2
+    assert "run_dir: cannot create" in capsys.readouterr().err
+
+
 def test_a_task_of_a_slurm_array_is_one_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     argv = [CATCH, "--seeds", "0..1", "--run-dir", str(tmp_path / "sweep")]

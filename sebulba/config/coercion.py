@@ -1,7 +1,9 @@
 """Check and convert plain values to the types and ranges that the config schema declares."""
 
 import dataclasses
+import math
 import numbers
+import os
 import sys
 import types
 import typing
@@ -19,8 +21,9 @@ from sebulba.toolkit.schedules import Schedule
 def coerce(value: Any, annotation: Any) -> Any:
     """Return `value` as the type that `annotation` declares.
 
-    An integral float (1e6) fits int, an int fits float, a list fits a tuple and a mapping fits a
-    dataclass. A bool is no number, null fits `X | None` only, and no number is infinite or NaN.
+    An integral float (1e6) fits int, an int fits float, a path fits str, a list fits a tuple and a
+    mapping fits a dataclass. A bool is no number, null fits `X | None` only, and no number is
+    infinite or NaN.
 
     Raises:
         ConfigError: `expected …, got …`.
@@ -104,6 +107,8 @@ def _convert(value: Any, annotation: Any) -> Any:
 
     if declared is Any:
         return value
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if dataclasses.is_dataclass(declared):
         return _construct(value, declared, limits)
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
@@ -113,8 +118,9 @@ def _convert(value: Any, annotation: Any) -> Any:
         # More than 64 bits fit no counter, and no array.
         fits = is_number and abs(value) < 2**63 and value == int(value)
     elif declared is float:
-        # An int may be too large for a float; the comparison fails for infinity and NaN as well.
-        fits = is_number and abs(value) <= sys.float_info.max
+        # An int may be too large for a float.
+        is_int = isinstance(value, int)
+        fits = is_number and (abs(value) <= sys.float_info.max if is_int else math.isfinite(value))
     elif declared is Reference:
         fits = isinstance(value, str) and ":" in value
     elif declared in (str, bool, type(None)):

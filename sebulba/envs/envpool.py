@@ -266,7 +266,7 @@ def _check_names(config: EnvConfig) -> None:
     valid = envpool.list_all_envs()
     if config.id not in valid:
         raise ConfigError(
-            f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid)}"
+            f"env.id: EnvPool has no {config.id!r}{did_you_mean(config.id, valid) or '.'}"
             f"{_other_suite(config.id)}"
         )
     if config.id in _CRASHING:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sebulba.envs.base import Environment
 from sebulba.envs.closing import CloseProblem
+from sebulba.errors import ConfigError
 from sebulba.evaluation.episodes import Evaluation, EvaluationPlan, Evaluator
 from sebulba.evaluation.protocol import describe_protocol
 from sebulba.evaluation.recording import Recording
@@ -45,7 +46,18 @@ def play(
         wrap: returns the environment to play in.
         is_interrupted: asked after each step; if it returns True, the episodes are left unfinished.
         on_problem: takes why the environments could not be closed within `run.close_timeout_s`.
+
+    Raises:
+        ConfigError: a number is less than 1.
     """
+    counts = {
+        "episodes": episodes,
+        "parallel_envs": parallel_envs,
+        "max_episode_steps": max_episode_steps,
+    }
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name}: expected an integer of at least 1, got {count}")
     config, settings = stored.config, stored.config.evaluation
     plan = EvaluationPlan(
         env=with_rendering(config.env) if num_recorded else config.env,

@@ -222,13 +222,16 @@ def train_points(sweep: Sweep, points: Sequence[Point]) -> int:
         The exit code, as `train_runs` returns it.
 
     Raises:
-        ConfigError: Ray is asked for and cannot train them.
+        ConfigError: Ray is asked for and cannot train them, or the directory cannot be made.
     """
     left = {point.label: point for point in points if not point.is_done}
     if len(left) < len(points):
         say(f"{len(points) - len(left)} of {len(points)} runs are done already")
     logs = sweep.directory / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir: cannot create {logs}: {error}") from error
     runs = []
     for label, point in left.items():
         argv = tuple(with_resume(point.argv, point.directory))

@@ -106,6 +106,7 @@ _MAY_CHANGE = (
     "actor.remote_max_replay",
     "learner.update_timeout_s",
     "run.compile_timeout_s",
+    "run.close_timeout_s",
     "evaluation.",
     "distributed.",
     "init_from",  # has no effect on a resumed run

@@ -1,7 +1,9 @@
 """Checking and converting values by their declared types."""
 
+import pathlib
 import typing
 
+import numpy as np
 import pytest
 
 from sebulba.config.coercion import coerce
@@ -15,6 +17,8 @@ from sebulba.errors import ConfigError
         (3, float, 3.0),
         (3, float | None, 3.0),
         (3, int | str, 3),
+        (np.float32(0.5), float, 0.5),
+        (pathlib.Path("runs/a"), str | None, "runs/a"),
         ([1, 2.0], tuple[float, ...], (1.0, 2.0)),
         ([1, 2.0], tuple[int, ...] | None, (1, 2)),
         ([], tuple[int, ...], ()),

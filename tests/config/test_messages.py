@@ -19,7 +19,7 @@ COMMAND_LINES = (
     "config/loading.py",
     "launch.py",
     "plot.py",
-    "rerun.py",
+    "run/rerun_batch.py",
     "grid.py",
     "lag.py",
     "sweep.py",

@@ -105,6 +105,7 @@ def test_the_core_of_the_page_forgets_at_a_reset_and_unrolls_as_it_steps(load):
         ("own_network", "seeing.yaml", [], 9),
         ("own_network", "seeing.yaml", ["--agent.network", "small"], 9),
         ("own_network", "seeing.yaml", ["--agent.network", "my_nnx_network:FromNNX"], 9),
+        ("../search", "planner.yaml", [], 0.95),
     ],
 )
 def test_the_agent_of_a_page_learns_its_task(page, name, arguments, goal, load):

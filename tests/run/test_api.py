@@ -98,6 +98,11 @@ def test_agent_and_environment_may_be_objects_and_callbacks_may_end_the_run(tmp_
     assert built[0].environment.action_space.n == 3
     # The objects come with the policy, and a loaded one has to be given what has no name.
     assert len(sebulba.evaluate(result.policy, episodes=3, parallel_envs=1).returns) == 3
+    for numbers in ({"episodes": 0}, {"parallel_envs": 0}, {"max_episode_steps": -1}):
+        with pytest.raises(
+            sebulba.ConfigError, match=rf"{next(iter(numbers))}: expected an integer"
+        ):
+            sebulba.evaluate(result.policy, **numbers)
     with pytest.raises(sebulba.ConfigError, match=r"build is a lambda or a local .* agent=\.\.\."):
         sebulba.load_policy(tmp_path / "run")
     policy = sebulba.load_policy(tmp_path / "run", agent=build)
