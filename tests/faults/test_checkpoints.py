@@ -133,7 +133,7 @@ def test_row_20_the_newest_checkpoint_that_is_whole_is_recommended(run_dir, caps
     last = last_line(capsys)
     assert f"CheckpointError: checkpoint {third} in " in last and "is damaged" in last
     assert f"The newest checkpoint that is whole is of cycle {first}; to resume" in last
-    assert last.endswith(f"--run-dir {run_dir} --resume {first}")
+    assert last.endswith(f"--run-dir {run_dir} --resume {first} --run.total-env-steps 200")
     config = make_config(run_dir, run={"total_env_steps": 200})
     assert training.train_to_exit_code(dataclasses.replace(config, resume=str(first))) == 0
     for step in steps_in(run_dir / "checkpoints"):
