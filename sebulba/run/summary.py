@@ -104,9 +104,10 @@ def describe_reason(end: RunEnd, progress: Progress, run: RunConfig) -> str:
     if end.is_interrupted:
         when = f" while {end.interrupted_while}" if end.interrupted_while else ""
         return f"stopped by {signal.Signals(end.stopped_by or 0).name}{when}"
-    for name in progress.goals_reached:
-        return _REASONS[name].format(getattr(run, name))
-    return "a callback ended the run"
+    if not progress.goals_reached:
+        return "a callback ended the run"
+    goal = progress.goals_reached[0]
+    return _REASONS[goal].format(getattr(run, goal))
 
 
 def describe_result(summary: dict[str, Any], *, return_window: int) -> list[str]:

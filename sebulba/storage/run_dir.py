@@ -88,6 +88,7 @@ _GOALS = (
     "run.total_learner_cycles",
     "run.stop_at_return",
 )
+"""Settings that end a run."""
 _MAY_CHANGE = (
     *_GOALS,
     "run.log_interval_env_steps",
@@ -214,8 +215,10 @@ def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
         return None
     config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
     command = f"{program('train')} {config} --run-dir {directory} --resume {which}"
-    for key, goal in _last_start(read_run_json(path)).get("goals", {}).items():
-        command += f" {flag_name(key)} {inline(goal)}"
+    goals = _last_start(read_run_json(path)).get("goals")
+    for key in _GOALS:
+        if isinstance(goals, dict) and key in goals:
+            command += f" {flag_name(key)} {shlex.quote(inline(goals[key]))}"
     return command
 
 
