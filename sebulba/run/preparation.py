@@ -160,6 +160,7 @@ def prepared(
         contextlib.ExitStack() as ended,
     ):
         code = CodeReading({**source_files(config), **opponent_files(config)})
+        ended.callback(code.wait)
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         # Of seeds that share a program, the first says it for all.
         show = display.message if mapped_with is None else display.detail
