@@ -97,10 +97,15 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def nearest_names(name: str, valid: Iterable[str], *, most: int = 3) -> list[str]:
-    """Return the valid names that are spelled most like `name`, in any case, the nearest first."""
+    """Return the valid names that are spelled most like `name`, in any case, the nearest first.
+
+    Those that begin with it follow.
+    """
     by_lower_case = {each.lower(): each for each in valid}
     matches = difflib.get_close_matches(name.lower(), by_lower_case, n=most)
-    return [by_lower_case[match] for match in matches]
+    if len(name) > 2:
+        matches += [each for each in by_lower_case if each.startswith(name.lower())]
+    return [by_lower_case[match] for match in dict.fromkeys(matches)][:most]
 
 
 def escaped(text: str) -> str:

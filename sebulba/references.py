@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import pathlib
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NewType
@@ -68,12 +69,19 @@ def load(reference: str, *, key: str = "") -> Any:
 
 
 def refuse_local(reference: str, *, key: str) -> None:
-    """Raise a ConfigError about `module:Name` of a lambda or of something inside of a function."""
-    if "<" in reference:
+    """Raise a ConfigError about `module:Name` of what this process cannot import.
+
+    It is a lambda, inside of a function, or in a script that another process ran.
+    """
+    module, _, name = reference.partition(":")
+    what = "a lambda or a local name" if "<" in reference else ""
+    if module == "__main__" and not hasattr(sys.modules[module], name.partition(":")[0]):
+        what = "of the script that trained"
+    if what:
         raise ConfigError(
-            f"{_prefix(key)}{reference} is a lambda or a local name, which cannot be imported. Give"
-            " the object itself, agent=... or environment=..., to sebulba.load_policy or"
-            " sebulba.train, or define it at the top level of a module"
+            f"{_prefix(key)}{reference} is {what}, which cannot be imported. Give the object"
+            " itself, agent=... or environment=..., to sebulba.load_policy or sebulba.train, or"
+            " define it at the top level of a module"
         )
 
 

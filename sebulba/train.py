@@ -99,6 +99,7 @@ def train(
     config = config if agent is None else with_agent(config, agent)
     config = config if environment is None else with_environment(config, environment)
     validate(config)
+    config = training.with_absolute_run_dir(config)
     if config.distributed.effective_mode != "off":
         raise ConfigError(
             f"distributed.mode: expected off, got {config.distributed.effective_mode}; on several"
@@ -120,8 +121,7 @@ def train(
         code = EXIT_SIGNAL_BASE + error.number
         raise TrainingInterrupted(str(error), exit_code=code, result=None) from None
     except Exception as error:
-        path = pathlib.Path(training.with_absolute_run_dir(config).run_dir or "")
-        is_resume = config.resume is not None
+        path, is_resume = pathlib.Path(config.run_dir or ""), config.resume is not None
         raise error_before_start(error, path, is_resume=is_resume) from error
     failure = finished.end.failure
     if failure is not None and finished.callers.failure is failure:

@@ -12,6 +12,7 @@ import inspect
 import pathlib
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from sebulba.config.schema import Config, changed_fields, key_fields
@@ -147,6 +148,18 @@ def check_importable(config: Config) -> None:
     Raises:
         ConfigError: one was given as an object, whose name gives another one, or none.
     """
+    for key, name in unimportable_objects(config):
+        raise ConfigError(
+            f"{key}: expected no object with actor.remote, since other processes import what the"
+            f" config names, got {name}. Put it into a module, and name it in the config"
+        )
+
+
+def unimportable_objects(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield "agent" or "environment", and its name, of what other processes cannot import.
+
+    It was given as an object, whose name gives another one, or none.
+    """
     for key, name in (
         ("agent", config.agent.name),
         ("environment", config.env.suite),
@@ -158,13 +171,8 @@ def check_importable(config: Config) -> None:
         found: Any = sys.modules.get(module)
         for part in path.split("."):
             found = getattr(found, part, None)
-        # Gymnasium knows a class by the ID that it is registered with.
-        is_registered = key == "agent" or config.env.suite != "gymnasium"
-        if module == "__main__" or found is not name.value or not is_registered:
-            raise ConfigError(
-                f"{key}: expected no object with actor.remote, since other processes import what"
-                f" the config names, got {name}. Put it into a module, and name it in the config"
-            )
+        if module == "__main__" or found is not name.value:
+            yield key, name
 
 
 class _Constant:

@@ -268,7 +268,7 @@ class Config:
     seed: Seed = 0
     """Seed of the networks, actors and environments."""
     run_dir: str | None = None
-    """Directory of the results. null: runs/<agent>-<environment>-<date and time>."""
+    """Directory of the results. null: runs/<agent>-<environment>-<date and time>-<random>."""
     init_from: str | None = None
     """Run whose networks and normalisers a new run starts with: RUN_DIR, RUN_DIR@best,
     RUN_DIR@latest or RUN_DIR@CYCLE. null: newly initialised networks."""

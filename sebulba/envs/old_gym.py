@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from sebulba.envs.gymnasium_results import is_flag
+from sebulba.errors import ConfigError
 
 
 def has_old_interface(made: Any) -> bool:
@@ -34,10 +35,20 @@ class OldGym(gymnasium.Env):
         Args:
             cls: its class.
             options: arguments of the class.
+
+        Raises:
+            ConfigError: it has no spaces, so it is not of that interface.
         """
         self._cls, self._options = cls, options
         self.own_class = cls
         self._env = cls(**options)
+        for space in ("observation_space", "action_space"):
+            if not hasattr(self._env, space):
+                raise ConfigError(
+                    f"env.id: expected an environment of Gymnasium, got {cls.__name__}, which does"
+                    f" not derive from gymnasium.Env and has no {space}. If it is of another"
+                    " interface, set env.suite, for example to jax"
+                )
         self.observation_space = _to_gymnasium(self._env.observation_space)
         self.action_space = _to_gymnasium(self._env.action_space)
 

@@ -128,12 +128,12 @@ def _naming_the_sources(run_dir: str | os.PathLike[str]) -> Iterator[None]:
             missing = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
             if missing is not None and f"{module}.".startswith(f"{missing}."):
                 folder = file.parents[module.count(".")]
-                advice = f"run again with PYTHONPATH={folder}"
-            elif module == "__main__" and "__main__ has no" in str(error):
-                advice = "move it to a module, or give the object to sebulba.load_policy"
+                advice = f": run again with PYTHONPATH={folder}"
+            elif module == "__main__" and "__main__:" in str(error):
+                advice = ""
             else:
                 continue
-            raise ConfigError(f"{error}. In training, it was in {file}: {advice}") from error
+            raise ConfigError(f"{error}. In training, it was in {file}{advice}") from error
         raise
 
 

@@ -14,6 +14,7 @@ import rich.console
 
 from sebulba.config import Config
 from sebulba.config.loading import flag_name
+from sebulba.config.objects import unimportable_objects
 from sebulba.devices.known_answers import MiscompiledError
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.envs.closing import close_environments
@@ -181,11 +182,17 @@ def _show_result(
     has_learned = summary["updates"] > 0 and resume is not None
     if status in ("done", "interrupted") and has_learned and hosts.is_first():
         directory, metrics = shlex.quote(path_from(started_in, path)), path / METRICS
-        display.message("evaluate:", command=f"{program('evaluate')} {directory}")
+        objects = [name for _, name in unimportable_objects(config)]
+        if objects:
+            line = f"evaluate, continue: give {' and '.join(objects)} itself, since no command can"
+            display.message(f"{line} import it, to sebulba.load_policy or sebulba.train")
+        else:
+            display.message("evaluate:", command=f"{program('evaluate')} {directory}")
         if metrics.is_file() and metrics.stat().st_size:
             plot = f"{program('plot')} {directory} -o {directory}/plot.png"
             display.message("plot:", command=plot)
-        if status == "done" and not hosts.are_several():  # They need a command each.
+        # Several hosts need a command each.
+        if status == "done" and not objects and not hosts.are_several():
             longer = f"{program('train')} --run-dir {directory} --resume latest"
             for name in goals_reached:
                 later: int | None = None

@@ -83,6 +83,7 @@ def test_errors_of_overrides_name_the_key(overrides, message):
     [
         ("pong-v5", ["Pong-v5", "Qbert-v5"], "; did you mean Pong-v5? (known: Pong-v5, Qbert-v5)"),
         ("Pong", ["Pong-v4", "Pong-v5"], "; did you mean Pong-v5 or Pong-v4? (known: "),
+        ("gym", ["gymnax", "gymnasium"], "; did you mean gymnax or gymnasium? (known: "),
         ("zzz", ["a", "b"], "; known: a, b"),
         ("zzz", [], ""),
         ("x123", [f"x{i}" for i in range(100, 1000)], "; did you mean x123 or x923 or x913?"),

@@ -74,6 +74,11 @@ def test_a_wrong_option_is_named(options, message):
     ("suite", "name", "message"),
     [
         ("gymnasium", "./my_env.py:Env", "env.id: expected the name of a module, got the file ./m"),
+        (
+            "gymnasium",
+            "sebulba.envs.jax_tasks:Catch",
+            "got Catch, which does not derive from gymnasium.Env and has no observation_space",
+        ),
         ("jax", f"{HERE}:ShapeAsObservation", "expected observation to be a jax.ShapeDtypeStruct"),
         (f"{HERE}:make_nothing", "x", "make_nothing to return an Environment, with num_envs, spec"),
         (f"{HERE}:make_single", "x", "got Sound without num_envs, fused; see docs/add_an_envi"),

@@ -318,7 +318,7 @@ def test_one_program_refuses_remote_actors_by_name():
     close(ring)
 
 
-@pytest.mark.parametrize("environment", [Catch(rows=7), lambda: _Clock(), _Clock])
+@pytest.mark.parametrize("environment", [Catch(rows=7), lambda: _Clock()])
 def test_an_environment_that_a_process_would_not_import_by_its_name_is_refused(environment):
     """Of a task with arguments, the name would silently give one without."""
     config = with_environment(make_config(), environment)
@@ -333,8 +333,9 @@ def test_an_agent_that_a_process_would_not_import_by_its_name_is_refused():
         make_collector(config, FakeProcesses())
 
 
-def test_classes_of_a_module_are_imported_by_their_names():
-    config = with_environment(make_config(), Catch)
+@pytest.mark.parametrize("environment", [Catch, _Clock])
+def test_classes_of_a_module_are_imported_by_their_names(environment):
+    config = with_environment(make_config(), environment)
     make_collector(config, FakeProcesses())
 
 

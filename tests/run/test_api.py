@@ -116,6 +116,18 @@ def test_an_environment_without_a_name_has_to_be_given_again():
         make_environment(load_config_of(config).env, num_envs=1, seed=0)
 
 
+def test_what_a_script_has_defined_has_to_be_given_again(tmp_path, capsys):
+    environment = type("Own", (Halves,), {"__module__": "__main__"})
+    config = make_config(tmp_path / "run", run=RunConfig(total_env_steps=200))
+    result = sebulba.train(config, agent=ToyAgent, environment=environment, verbose=True)
+    lines = capsys.readouterr().err
+    assert "give __main__:Own itself" in lines and "sebulba.evaluate" not in lines
+    with pytest.raises(sebulba.ConfigError, match=r"env\.id: __main__:Own is of the script that"):
+        sebulba.load_policy(result.run_dir)
+    policy = sebulba.load_policy(result.run_dir, environment=environment)
+    assert policy(np.zeros(2, np.float32))[0] in (0, 1)
+
+
 def load_config_of(config):
     """Return a config as it is read from its file."""
     return dataclasses.replace(config, env=dataclasses.replace(config.env, id=str(config.env.id)))

@@ -393,8 +393,11 @@ def test_resume_where_there_is_nothing_ends_with_a_code_and_leaves_nothing(tmp_p
     rows = rows_in(tmp_path / "none")
     assert training.train_to_exit_code(resuming(config)) == 4
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "nothing is saved yet in" in last and "without --resume" in last
+    assert "nothing is saved yet in" in last
     assert rows_in(tmp_path / "none") == rows
+    arguments = shlex.split(last.partition(": python -m sebulba.train ")[2])
+    assert training.train_to_exit_code(load_config(arguments[0], arguments[1:])) == 0
+    assert rows_in(tmp_path / "none")[-1]["env_steps"] == rows[-1]["env_steps"]
 
 
 @pytest.mark.slow
