@@ -25,6 +25,7 @@ from sebulba.processes.children import Children, end_of_reports, end_with_parent
 from sebulba.processes.command_line import (
     RAY_HELP,
     RayShare,
+    check_holds_no_run,
     check_ray,
     take_ray,
     take_seeds,
@@ -147,7 +148,9 @@ def main() -> None:
     try:
         if share is not None:
             check_ray(config, has_seeds=seeds is not None)
-        is_mapped = seeds is not None and len(seeds) > 1 and are_mapped(config)
+        if seeds is not None:
+            is_mapped = len(seeds) > 1 and are_mapped(config)
+            check_holds_no_run(pathlib.Path(os.path.expandvars(seeds_dir)).expanduser())
     except ConfigError as error:
         sys.exit(refuse(error))
     if seeds is not None and report is None:

@@ -154,6 +154,13 @@ def test_train_with_wrong_seeds_exits_2_before_any_run(arguments, message):
     assert message in result.stderr.splitlines()[-1]
 
 
+def test_seeds_in_the_directory_of_one_run_are_refused(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    result = run_train(CATCH, "--seeds", "0..1", "--run-dir", tmp_path)
+    assert result.returncode == 2
+    assert "which is that of one run" in result.stderr.splitlines()[-1]
+
+
 def test_train_help_mentions_seeds():
     result = run_train("--help")
     assert result.returncode == 0

@@ -72,6 +72,12 @@ def test_a_wrong_command_line_ends_with_2_before_anything_is_trained(
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_directory_of_one_run_is_refused(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("")
+    assert sweep([CATCH, "--seeds", "0..1", "--run-dir", str(tmp_path)]) == 2
+    assert "which is that of one run" in capsys.readouterr().err
+
+
 def test_a_directory_that_cannot_be_made_ends_with_2(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert sweep([CATCH, "--seeds", "0..1", "--run-dir", str(tmp_path / "file")]) == 2

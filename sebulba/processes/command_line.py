@@ -11,6 +11,7 @@ from typing import Any
 from sebulba.config import Config
 from sebulba.config.loading import flag_name
 from sebulba.errors import ConfigError
+from sebulba.storage.names import CONFIG
 
 ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
 """Advice of commands that make the environment of a run again, which may fail."""
@@ -33,6 +34,19 @@ def check_writable(flag: str, file: str | os.PathLike[str] | None) -> None:
     path = pathlib.Path(file)
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ConfigError(f"{flag}: expected a file in a directory that is writable, got {file}")
+
+
+def check_holds_no_run(directory: pathlib.Path) -> None:
+    """Check that a directory for several runs is not that of one.
+
+    Raises:
+        ConfigError: it holds a run's config.
+    """
+    if (directory / CONFIG).is_file():
+        raise ConfigError(
+            f"run_dir: expected a directory for several runs, got {directory}, which is that of one"
+            " run; choose another run_dir"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,13 @@ from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError, refuse
 from sebulba.process import EXIT_DONE
-from sebulba.processes.command_line import RayShare, take_count, take_ray, take_seeds
+from sebulba.processes.command_line import (
+    RayShare,
+    check_holds_no_run,
+    take_count,
+    take_ray,
+    take_seeds,
+)
 from sebulba.processes.ray_runs import train_runs_on_ray
 from sebulba.processes.run_holder import with_resume
 from sebulba.processes.runs import TrainingRun, say, train_runs
@@ -142,6 +148,7 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
     if share is not None:  # Processes of Ray start in other directories.
         directory = directory.absolute()
         path = os.path.abspath(path) if os.path.isfile(path) else path
+    check_holds_no_run(directory)
     values = {flag: split_values(text) for flag, text in given.items()}
     fixed = {flag: texts[0] for flag, texts in values.items() if len(texts) == 1}
     axes = {flag: texts for flag, texts in values.items() if len(texts) > 1}
