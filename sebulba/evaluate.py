@@ -75,8 +75,8 @@ def evaluate(
     Equal arguments give equal results, and those of `python -m sebulba.evaluate`.
 
     Args:
-        policy: the `policy` of a `Result`, one from `sebulba.load_policy`, or a run directory,
-            whose latest checkpoint is taken.
+        policy: the `policy` of a `Result`, one from `sebulba.load_policy`, or `RUN_DIR` or
+            `RUN_DIR@CHECKPOINT` with `best`, `latest` or a learner cycle; the default is `latest`.
         episodes: number of episodes, divided evenly over the environments.
         seed: of environments and sampled actions; None: the run's.
         greedy: whether to take the mode of the policy. False: sample, and explore as in training at
@@ -94,13 +94,13 @@ def evaluate(
     from sebulba.evaluation.playing import play
     from sebulba.evaluation.policy import Policy
     from sebulba.evaluation.statistics import summarize
-    from sebulba.evaluation.stored import load_stored_policy, with_env_options
+    from sebulba.evaluation.stored import load_stored_policy, parse_source, with_env_options
 
     use_compilation_cache()
     if isinstance(policy, Policy):
         stored = with_env_options(policy.stored, env_options or {})
     else:
-        stored = load_stored_policy(policy, "latest", env=env_options)
+        stored = load_stored_policy(*parse_source(policy), env=env_options)
     evaluation, protocol = play(
         stored,
         episodes=episodes,

@@ -47,6 +47,11 @@ def load_config(
     Raises:
         ConfigError: the first wrong value, with file and line, the flag or the key.
     """
+    if not isinstance(name_or_path, str | os.PathLike | None):
+        raise ConfigError(
+            f"config: expected the name or path of a file, got {type(name_or_path).__name__}; of"
+            " settings alone, sebulba.load_config(None, {'env.id': ...}) makes a config"
+        )
     path = None if name_or_path is None else find_config(os.fspath(name_or_path))
     source = path or "defaults"
     from_file = {} if path is None else read_config_file(path)

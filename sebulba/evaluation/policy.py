@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict, Tuple
 from sebulba.agent import Agent, declared
 from sebulba.envs.actions import flat_mask, to_native
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
-from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_which
+from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_source, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
 from sebulba.toolkit.prng import stream
 from sebulba.types import ActorState, EnvStep, Networks, PyTree
@@ -44,7 +44,7 @@ def load_policy(
     Starts no actor, learner or thread; creates an environment once to read its spaces.
 
     Args:
-        run_dir: the directory of a finished or running run.
+        run_dir: the directory of a finished or running run, or `RUN_DIR@CHECKPOINT`.
         checkpoint: `latest`, `best`, or the number of a learner cycle.
         greedy: whether to take the mode of the policy. False: sample, and explore as in training at
             the checkpoint's env steps.
@@ -59,10 +59,8 @@ def load_policy(
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist or is damaged.
     """
-    which = parse_which(str(checkpoint))
     stored = load_stored_policy(
-        run_dir,
-        which,
+        *parse_source(run_dir, default=parse_which(str(checkpoint))),
         agent=agent,
         environment=environment,
         imports=imports,

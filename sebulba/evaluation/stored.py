@@ -161,8 +161,20 @@ def parse_which(text: str) -> Which:
     raise ConfigError(f"checkpoint: expected latest, best or a learner cycle, got {text!r}")
 
 
-def parse_source(text: str, *, default: Which = "latest") -> tuple[pathlib.Path, Which]:
-    """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`."""
+def parse_source(
+    source: str | os.PathLike[str], *, default: Which = "latest"
+) -> tuple[pathlib.Path, Which]:
+    """Return the run directory and the checkpoint of `RUN_DIR[@CHECKPOINT]`.
+
+    Raises:
+        ConfigError: it is no path.
+    """
+    if not isinstance(source, str | os.PathLike):
+        advice = "; give its policy" if hasattr(source, "policy") else ""
+        raise ConfigError(
+            f"expected a run directory or RUN_DIR@CHECKPOINT, got {type(source).__name__}{advice}"
+        )
+    text = os.fspath(source)
     name, at, checkpoint = text.rpartition("@")
     is_checkpoint = checkpoint in ("latest", "best") or checkpoint.isdecimal()
     # The name of a directory may have an @.

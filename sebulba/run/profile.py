@@ -41,16 +41,24 @@ class Profiler(Observer):
         self._config = config
         self._directory = directory
         self._on_message = on_message
-        self._is_running = False
+        self._is_running = self._has_begun = False
+        self._first = self._last = num_cycles
         self._start_or_stop(num_cycles)
 
     def on_cycle(self, report: CycleReport) -> None:
         """Start or stop the trace if it is time."""
+        self._last = report.num_cycles
         self._start_or_stop(report.num_cycles)
 
     def close(self, end: RunEnd) -> None:
-        """Write the trace if it is running."""
+        """Write the trace if it is running, and say so if it has never begun."""
         self._stop()
+        if not self._has_begun:
+            self._on_message(
+                "profile: nothing was recorded; run.profile.from_cycle is"
+                f" {self._config.from_cycle}, and this run had the learner cycles from"
+                f" {self._first} to {self._last}"
+            )
 
     def _start_or_stop(self, cycle: int) -> None:
         first, end = borders_of(self._config)
@@ -60,7 +68,7 @@ class Profiler(Observer):
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every Python call would distort the times
             jax.profiler.start_trace(self._directory, profiler_options=options)
-            self._is_running = True
+            self._is_running = self._has_begun = True
 
     def _stop(self) -> None:
         if not self._is_running:

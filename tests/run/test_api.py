@@ -116,6 +116,16 @@ def test_an_environment_without_a_name_has_to_be_given_again():
         make_environment(load_config_of(config).env, num_envs=1, seed=0)
 
 
+def test_a_checkpoint_may_be_named_and_other_objects_are_refused(run_of):
+    at = f"{run_of('impala')}@latest"
+    assert sebulba.evaluate(at, episodes=2).returns == sebulba.evaluate(at[:-7], episodes=2).returns
+    assert sebulba.load_policy(at).stored.learner_cycle > 0
+    with pytest.raises(sebulba.ConfigError, match=r"expected a run directory or .*, got Config"):
+        sebulba.evaluate(make_config("run"))
+    with pytest.raises(sebulba.ConfigError, match=r"got dict; of settings alone, .*load_config"):
+        sebulba.train({"env.id": "CartPole-v1"})
+
+
 def test_what_a_script_has_defined_has_to_be_given_again(tmp_path, capsys):
     environment = type("Own", (Halves,), {"__module__": "__main__"})
     config = make_config(tmp_path / "run", run=RunConfig(total_env_steps=200))

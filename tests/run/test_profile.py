@@ -47,6 +47,14 @@ def test_a_trace_of_one_program_has_the_requested_cycles_alone(tmp_path, monkeyp
     assert names.count("all-reduce") == 9, "one of each update"
 
 
+def test_a_profile_that_the_run_does_not_reach_is_told(tmp_path, capsys):
+    profile = ProfileConfig(from_cycle=1000, cycles=3)
+    run = RunConfig(total_env_steps=50, profile=profile)
+    assert training.train_to_exit_code(make_config(tmp_path / "run", run=run)) == 0
+    line = "profile: nothing was recorded; run.profile.from_cycle is 1000, and this run had the"
+    assert line in capsys.readouterr().err
+
+
 def test_a_profile_without_cycles_is_refused():
     with pytest.raises(ConfigError, match=r"--run.profile: cycles: expected int ≥ 1, got 0"):
         load_config(None, ["--run.profile={from_cycle: 3, cycles: 0}"])
