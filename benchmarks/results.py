@@ -114,17 +114,18 @@ The same returns, with the tasks of a suite beside each other; "–" was not tra
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
 Asterix, and for those of Gumbel MuZero, which were chosen for each game. On MuJoCo, PPO has those
 of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory
-length, and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d, and
-LayerNorm in the critics on Ant.
+length, and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d and
+Swimmer, another discount on Swimmer, and LayerNorm in the critics on Ant.
 """
 _PEERS = """
 ## Other systems
 
 **Others are ahead** with PPO on two games of MinAtar: gymnax-blines on Asterix and Freeway, with a
 larger network, other rates and twice as many env steps; the mean of PureJaxRL's two seeds on
-Asterix, and one of them on Breakout. So are Stable-Baselines3's PPO on Swimmer, with 282 beside 273
-without noise, and others [on Crafter](results_in_detail.md#craftax-classic). Stable-Baselines3's
-SAC is ahead of one of our three seeds [on Ant](results_in_detail.md#sac-on-ant).
+Asterix, and one of them on Breakout. So are Stable-Baselines3 on Swimmer, with SAC at 346 beside
+294 without noise, and with PPO at 282 beside 273, and others
+[on Crafter](results_in_detail.md#craftax-classic). Stable-Baselines3's SAC is ahead of one of our
+three seeds [on Ant](results_in_detail.md#sac-on-ant).
 
 The paper of MinAtar (Young and Tian 2019, arXiv 1903.03176) has curves, but no numbers. Figures of
 other systems for the same tasks, and for the same numbers of env steps unless said:
