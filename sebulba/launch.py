@@ -6,7 +6,6 @@ Imports no jax.
 """
 
 import os
-import pathlib
 import secrets
 import selectors
 import socket
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sebulba.config import flags
-from sebulba.config.naming import default_run_dir
+from sebulba.config.naming import default_run_dir, expanded
 from sebulba.errors import ConfigError, refuse
 from sebulba.hosts.ray_hosts import run_hosts_on_ray
 from sebulba.hosts.rendezvous import TOKEN_VARIABLE
@@ -82,8 +81,7 @@ def main() -> None:
             cores_per_process=num_cores,
         )
         sys.exit(code)
-    text = os.path.expandvars(config.run_dir or default_run_dir(config))
-    run_dir = pathlib.Path(text).expanduser().absolute()
+    run_dir = expanded(config.run_dir or default_run_dir(config)).absolute()
     try:
         code = run_hosts_on_ray(
             with_absolute_paths(argv, run_dir),

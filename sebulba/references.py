@@ -74,15 +74,17 @@ def refuse_local(reference: str, *, key: str) -> None:
     It is a lambda, inside of a function, or in a script that another process ran.
     """
     module, _, name = reference.partition(":")
-    what = "a lambda or a local name" if "<" in reference else ""
-    if module == "__main__" and not hasattr(sys.modules[module], name.partition(":")[0]):
+    if "<" in reference:
+        what = "a lambda or a local name"
+    elif module == "__main__" and not hasattr(sys.modules[module], name.partition(":")[0]):
         what = "of the script that trained"
-    if what:
-        raise ConfigError(
-            f"{_prefix(key)}{reference} is {what}, which cannot be imported. Give the object"
-            " itself, agent=... or environment=..., to sebulba.load_policy or sebulba.train, or"
-            " define it at the top level of a module"
-        )
+    else:
+        return
+    raise ConfigError(
+        f"{_prefix(key)}{reference} is {what}, which cannot be imported. Give the object itself,"
+        " agent=... or environment=..., to sebulba.load_policy or sebulba.train, or define it at"
+        " the top level of a module"
+    )
 
 
 def refuse_references(value: Any, *, where: str) -> None:

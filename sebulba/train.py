@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.config import Config, flags
-from sebulba.config.naming import default_run_dir
+from sebulba.config.naming import default_run_dir, expanded
 from sebulba.errors import ConfigError, escaped, refuse
 from sebulba.process import (
     EXIT_FAILED,
@@ -150,7 +150,7 @@ def main() -> None:
             check_ray(config, has_seeds=seeds is not None)
         if seeds is not None:
             is_mapped = len(seeds) > 1 and are_mapped(config)
-            check_holds_no_run(pathlib.Path(os.path.expandvars(seeds_dir)).expanduser())
+            check_holds_no_run(expanded(seeds_dir))
     except ConfigError as error:
         sys.exit(refuse(error))
     if seeds is not None and report is None:
@@ -162,8 +162,7 @@ def main() -> None:
     try:
         # On several hosts the lock may be that of this run's first host.
         if seeds is None and config.run_dir is not None and is_one_host:
-            directory = os.path.expandvars(config.run_dir)
-            refuse_if_in_use(pathlib.Path(directory).expanduser().absolute())
+            refuse_if_in_use(expanded(config.run_dir).absolute())
     except ConfigError as error:
         sys.exit(refuse(error))
     try:
@@ -253,7 +252,7 @@ def train_seeds_on_ray(
     Returns:
         As `train_seeds`; 2 if Ray is not installed, or a machine cannot run them.
     """
-    directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser().absolute()
+    directory = expanded(run_dir).absolute()
     by_run = {f"seed-{seed}": seed for seed in seeds}
     ends = dict.fromkeys(seeds, "not started")
     runs = []
@@ -284,7 +283,7 @@ def train_seeds_on_ray(
 
 
 def _have_begun(seeds: Sequence[int], run_dir: str) -> bool:
-    directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser()
+    directory = expanded(run_dir)
     return all((directory / f"seed-{seed}" / CONFIG).is_file() for seed in seeds)
 
 

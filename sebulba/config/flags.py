@@ -7,8 +7,6 @@ import ast
 import dataclasses
 import inspect
 import itertools
-import os
-import pathlib
 import shutil
 import sys
 import textwrap
@@ -19,6 +17,7 @@ from typing import Any
 from sebulba.config import Config
 from sebulba.config.coercion import describe_type
 from sebulba.config.loading import flag_name, load_config, split_arguments
+from sebulba.config.naming import expanded
 from sebulba.config.schema import SECTIONS, key_fields
 from sebulba.config.yaml_dialect import inline
 from sebulba.errors import ConfigError, refuse
@@ -67,7 +66,7 @@ def _config_of_run(flags: dict[str, str]) -> list[str]:
     """
     if "--run-dir" not in flags or flags.get("--resume", "null") == "null":
         return []
-    directory = pathlib.Path(os.path.expandvars(flags["--run-dir"])).expanduser()
+    directory = expanded(flags["--run-dir"])
     paths = [directory / "config.yaml", *sorted(directory.glob("seed-*/config.yaml"))]
     path = next((each for each in paths if each.is_file()), None)
     if path is None:

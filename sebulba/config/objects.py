@@ -12,7 +12,6 @@ import inspect
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 from sebulba.config.schema import Config, changed_fields, key_fields
@@ -148,18 +147,20 @@ def check_importable(config: Config) -> None:
     Raises:
         ConfigError: one was given as an object, whose name gives another one, or none.
     """
-    for key, name in unimportable_objects(config):
+    if objects := unimportable_objects(config):
+        key, name = objects[0]
         raise ConfigError(
             f"{key}: expected no object with actor.remote, since other processes import what the"
             f" config names, got {name}. Put it into a module, and name it in the config"
         )
 
 
-def unimportable_objects(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield "agent" or "environment", and its name, of what other processes cannot import.
+def unimportable_objects(config: Config) -> list[tuple[str, str]]:
+    """Return "agent" or "environment", and its name, of each that other processes cannot import.
 
     It was given as an object, whose name gives another one, or none.
     """
+    objects: list[tuple[str, str]] = []
     for key, name in (
         ("agent", config.agent.name),
         ("environment", config.env.suite),
@@ -172,7 +173,8 @@ def unimportable_objects(config: Config) -> Iterator[tuple[str, str]]:
         for part in path.split("."):
             found = getattr(found, part, None)
         if module == "__main__" or found is not name.value:
-            yield key, name
+            objects.append((key, name))
+    return objects
 
 
 class _Constant:

@@ -15,6 +15,7 @@ from sebulba.config import Config, EnvConfig
 from sebulba.config.agents import make_agent
 from sebulba.config.file import read_config_file
 from sebulba.config.loading import load_config
+from sebulba.config.naming import expanded
 from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec, num_actors_of_host
 from sebulba.devices.roles import check_platforms, num_actor_devices
@@ -184,7 +185,7 @@ def parse_source(
 
 
 def _full_path(name: str) -> pathlib.Path:
-    return pathlib.Path(os.path.expandvars(name)).expanduser().absolute()
+    return expanded(name).absolute()
 
 
 def checkpoints_of(run_dir: str) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sebulba.config import Config
 from sebulba.config.loading import load_config, split_arguments
+from sebulba.config.naming import expanded
 from sebulba.config.schema import key_types
 from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError, refuse
@@ -144,7 +145,7 @@ def parse_sweep(argv: Sequence[str], *, name: str = "sweep") -> Sweep:
     if "--resume" in given:
         raise ConfigError("--resume: a sweep resumes by itself. Start the same command again")
     run_dir = given.pop("--run-dir", f"runs/{name}-{pathlib.Path(path).stem}")
-    directory = pathlib.Path(os.path.expandvars(run_dir)).expanduser()
+    directory = expanded(run_dir)
     if share is not None:  # Processes of Ray start in other directories.
         directory = directory.absolute()
         path = os.path.abspath(path) if os.path.isfile(path) else path

@@ -184,8 +184,8 @@ def _show_result(
         directory, metrics = shlex.quote(path_from(started_in, path)), path / METRICS
         objects = [name for _, name in unimportable_objects(config)]
         if objects:
-            line = f"evaluate, continue: give {' and '.join(objects)} itself, since no command can"
-            display.message(f"{line} import it, to sebulba.load_policy or sebulba.train")
+            line = f"no command can import {' or '.join(objects)}; to evaluate or continue, give"
+            display.message(f"{line} the object itself to sebulba.load_policy or sebulba.train")
         else:
             display.message("evaluate:", command=f"{program('evaluate')} {directory}")
         if metrics.is_file() and metrics.stat().st_size:

@@ -14,8 +14,8 @@ from sebulba.ring.run_end import RunEnd
 from sebulba.ring.update import NonFiniteError
 from sebulba.storage.checkpoints.restore import CheckpointError, steps_in
 from sebulba.storage.lock import GoneError
-from sebulba.storage.names import CHECKPOINTS, CONFIG
-from sebulba.storage.run_dir import directory_of_host, resume_command
+from sebulba.storage.names import CHECKPOINTS
+from sebulba.storage.run_dir import directory_of_host, resume_command, start_command
 from sebulba.storage.shares import complete_steps, hosts_in, saved_by
 
 
@@ -50,10 +50,9 @@ def describe_unusable_checkpoint(error: CheckpointError, path: pathlib.Path) -> 
     """Return the last line on stderr of a run that cannot resume from the chosen checkpoint."""
     saved = saved_by(path / CHECKPOINTS, hosts_in(path / CHECKPOINTS))
     if not any(saved.values()):
-        config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
         return (
             f"sebulba: CheckpointError: nothing is saved yet in {path}; to start the run from its"
-            f" beginning: {program('train')} {config} --run-dir {directory}"
+            f" beginning: {start_command(path)}"
         )
     # The line before a table ends with a colon.
     reason = escaped(str(error).splitlines()[0]).removesuffix(":")

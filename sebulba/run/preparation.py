@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
 
 from sebulba.config import Config
-from sebulba.config.naming import default_run_dir
+from sebulba.config.naming import default_run_dir, expanded
 from sebulba.config.objects import source_files
 from sebulba.devices.compilation_cache import use_compilation_cache
 from sebulba.devices.known_answers import check_compiler
@@ -160,7 +159,7 @@ def prepared(
         contextlib.ExitStack() as ended,
     ):
         code = CodeReading({**source_files(config), **opponent_files(config)})
-        ended.callback(code.wait)
+        ended.callback(code.wait)  # No thread is left, also if the run does not start.
         devices = assign_devices(config.devices, num_envs=config.actor.num_envs)
         # Of seeds that share a program, the first says it for all.
         show = display.message if mapped_with is None else display.detail
@@ -261,8 +260,8 @@ def prepare_process(config: Config) -> None:
 
 def with_absolute_run_dir(config: Config) -> Config:
     """Return the config with its run directory in full: environments may change directories."""
-    name = os.path.expandvars(config.run_dir or default_run_dir(config))
-    return dataclasses.replace(config, run_dir=str(pathlib.Path(name).expanduser().absolute()))
+    path = expanded(config.run_dir or default_run_dir(config))
+    return dataclasses.replace(config, run_dir=str(path.absolute()))
 
 
 @contextlib.contextmanager

@@ -206,6 +206,12 @@ def describe_devices() -> dict[str, str]:
     return {"the devices": ", ".join(f"{count} × {kind}" for kind, count in kinds.items())}
 
 
+def start_command(path: pathlib.Path) -> str:
+    """Return the command that starts the run of a directory from its beginning."""
+    config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
+    return f"{program('train')} {config} --run-dir {directory}"
+
+
 def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
     """Return the command that resumes from a checkpoint; None without any checkpoint.
 
@@ -213,8 +219,7 @@ def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
     """
     if not steps_in(path / CHECKPOINTS):
         return None
-    config, directory = shlex.quote(str(path / CONFIG)), shlex.quote(str(path))
-    command = f"{program('train')} {config} --run-dir {directory} --resume {which}"
+    command = f"{start_command(path)} --resume {which}"
     goals = _last_start(read_run_json(path)).get("goals")
     for key in _GOALS:
         if isinstance(goals, dict) and key in goals:
