@@ -1,10 +1,11 @@
-"""Repeat a run, and say whether it gives the same bits: `python -m sebulba.verify RUN_DIR`.
+"""Repeat a run, and say if it gives the same bits: `python -m sebulba.verify RUN_DIR[@CHECKPOINT]`.
 
 The repetition is a run of its own, in a process of its own, with the variables that the run had
 recorded. Imports no jax.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -29,16 +30,19 @@ from sebulba.process import (
 )
 from sebulba.processes.children import Children, exit_code_of
 from sebulba.processes.command_line import to_count
-from sebulba.storage.names import CHECKSUMS, CONFIG, RUN, SOURCES
+from sebulba.storage.names import CHECKPOINTS, CHECKSUMS, CONFIG, RUN, SOURCES
 
 if TYPE_CHECKING:
+    from sebulba.config import Config
+    from sebulba.storage.checkpoints.restore import Which
     from sebulba.storage.checksums import ChecksumRow
     from sebulba.storage.run_files import Run
 
 _CODES = {"same": EXIT_DONE, "rounding": EXIT_ROUNDING, "other": EXIT_OTHER_RESULT}
 _DESCRIPTION = f"""\
-Repeats a run from its start in a new directory, with the XLA flags, threads and other variables
-that it recorded, and compares the checksums of networks, optimizer state and trajectories.
+Repeats a run in a new directory, from its start or from one of its checkpoints, with the XLA flags,
+threads and other variables that it recorded, and compares the checksums of networks, optimizer
+state and trajectories.
 
 Ends with {EXIT_DONE}: the same bits; {EXIT_ROUNDING}: other bits on another machine, or with other
 threads, flags or versions, consistent with rounding; {EXIT_OTHER_RESULT}: another result;
@@ -47,14 +51,14 @@ threads, flags or versions, consistent with rounding; {EXIT_OTHER_RESULT}: anoth
 are shown."""
 _LAST_LINES = 20
 # What the repetition does not need, and what has no effect on its numbers.
-_QUIET = (
-    "--run.checksums=true",
-    "--run.wandb-project=null",
-    "--run.profile=null",
-    "--evaluation.interval-env-steps=null",
-    "--evaluation.video=null",
-    "--checkpoint.interval-s=null",
-)
+_QUIET: dict[str, Any] = {
+    "run.checksums": True,
+    "run.wandb_project": None,
+    "run.profile": None,
+    "evaluation.interval_env_steps": None,
+    "evaluation.video": None,
+    "checkpoint.interval_s": None,
+}
 
 
 def main() -> None:
@@ -64,12 +68,16 @@ def main() -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_dir", type=pathlib.Path, metavar="RUN_DIR", help="run to repeat")
+    parser.add_argument(
+        "run",
+        metavar="RUN_DIR[@CHECKPOINT]",
+        help="run to repeat, from its start or from a checkpoint: latest, best or a learner cycle",
+    )
     parser.add_argument(
         "--cycles",
         type=to_count,
         metavar="N",
-        help="repeat at most the first N learner cycles; default: all",
+        help="repeat at most N learner cycles; default: all",
     )
     parser.add_argument(
         "--run-dir",
@@ -85,12 +93,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     sys.exit(
-        verify(options.run_dir, cycles=options.cycles, into=options.into, with_own=not options.here)
+        verify(options.run, cycles=options.cycles, into=options.into, with_own=not options.here)
     )
 
 
 def verify(
-    run_dir: pathlib.Path,
+    run: str | os.PathLike[str],
     *,
     cycles: int | None = None,
     into: pathlib.Path | None = None,
@@ -99,43 +107,58 @@ def verify(
     """Repeat a run, print the verdict, and return the exit code.
 
     Args:
-        run_dir: the run's directory, which is not changed.
+        run: `RUN_DIR` or `RUN_DIR@CHECKPOINT`, which is not changed.
         cycles: the most learner cycles to repeat; None: no limit.
         into: a new directory for the repetition; None: a temporary one.
         with_own: whether the repetition has the variables that the run recorded; False: those of
             this process.
     """
-    # Importing numpy takes time, so command line errors and --help come first.
-    from sebulba.comparison.policies import changed_networks, has_networks
+    # Importing numpy and jax takes time, so command line errors and --help come first.
+    from sebulba.comparison.checkpoints import changed_networks, has_networks, link_checkpoint
     from sebulba.comparison.rows import compare_checksums
     from sebulba.comparison.starts import (
         describe_start,
         differences_of_starts,
         mapped_seeds,
         read_start,
+        starts_of,
     )
     from sebulba.comparison.verdict import verdict_of
+    from sebulba.config.loading import to_yaml
+    from sebulba.evaluation.stored import parse_source
     from sebulba.storage.checksums import checksums_of, read_checksums
 
     try:
         if into is not None and into.exists():
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
-        first = read_start(run_dir)
+        run_dir, which = parse_source(run, default=0)
+        whole = read_start(run_dir)
+        begin = _begin_of(whole, which)
+        first = _start_at(whole, begin)
         all_rows, num_damaged = read_checksums(run_dir)
-        rows = _rows_to_repeat(first, all_rows, cycles)
+        rows = _rows_to_repeat(whole, all_rows, begin, cycles)
+        last = rows[-1].num_cycles
+        config = _config_until(first, last)
         seeds = mapped_seeds(first.process)
         if seeds is None:
             raise ConfigError(
                 f"{RUN}: expected the seeds with which the run began as one program, got those"
                 " of its last resume; such a run cannot be repeated"
             )
+        if seeds and begin:
+            raise ConfigError(
+                f"{run_dir}: expected a program of one seed, got a program of the seeds"
+                f" {', '.join(map(str, seeds))}, which is repeated from its start only"
+            )
     except ConfigError as error:
         return refuse(error)
     if (change := changed_networks(run_dir, all_rows)) is not None:
         print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
         return EXIT_CHECKPOINT
-    last = rows[-1].num_cycles
-    print(f"{run_dir}: {describe_start(first)}; repeating learner cycles 1 to {last:,}", flush=True)
+    print(
+        f"{run_dir}: {describe_start(first)}; repeating learner cycles {begin + 1:,} to {last:,}",
+        flush=True,
+    )
     if num_damaged:
         print(f"{CHECKSUMS}: {num_damaged} damaged lines are left out", flush=True)
     if seeds:
@@ -149,11 +172,18 @@ def verify(
             environment = variables_of(first.process, environment)
         # Another CPU may have compiled what is in the user's cache.
         environment["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "cache")
-        argv = [str(run_dir / CONFIG), f"--run-dir={root}", f"--run.total-learner-cycles={last}"]
+        if begin:
+            link_checkpoint(run_dir, begin, into=path)
+        # A resume accepts no other settings than those of its directory.
+        file = (path if begin else scratch) / CONFIG
+        file.write_text(to_yaml(config), encoding="utf-8")
+        argv = [str(file), f"--run-dir={root}"]
+        if begin:
+            argv.append(f"--resume={begin}")
         if seeds:
             argv += ["--run.seeds=mapped", f"--seeds={','.join(map(str, seeds))}"]
         with Children().forwarding_signals() as children, open(scratch / "log", "wb") as log:
-            process = children.start([*argv, *_QUIET], base=environment, output=log)
+            process = children.start(argv, base=environment, output=log)
             code = exit_code_of(process.wait())
         if children.signal_number is not None:
             return EXIT_SIGNAL_BASE + children.signal_number
@@ -164,11 +194,11 @@ def verify(
         if not is_complete and not has_parted:
             text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
-            for name, file in (first.process.get(SOURCES) or {}).items():
+            for name, file in (whole.process.get(SOURCES) or {}).items():
                 print(escaped(f"the run had {name} in {file}"), file=sys.stderr)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
             return EXIT_FAILED
-        found = differences_of_starts(first.process, read_start(path).process)
+        found = differences_of_starts(first.process, starts_of(read_start(path).process)[-1])
         verdict = verdict_of(compared, found)
         if verdict.kind != "same" and into is None:
             root = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"
@@ -186,15 +216,46 @@ def verify(
     return _CODES[verdict.kind]
 
 
+def _begin_of(run: "Run", which: "Which") -> int:
+    """Return the learner cycles of the checkpoint that a repetition begins with; 0: the start.
+
+    Raises:
+        ConfigError: there is no such checkpoint.
+    """
+    from sebulba.storage.checkpoints.restore import CheckpointError, find_step
+
+    if which == 0:
+        return 0
+    try:
+        return find_step(run.path / CHECKPOINTS, which)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _start_at(run: "Run", begin: int) -> "Run":
+    """Return a run with the start or the resume that its learner cycles after `begin` are of."""
+    from sebulba.comparison.starts import resumes_before
+
+    resumes = resumes_before(run.process, begin) if begin else []
+    return dataclasses.replace(run, process=dict(resumes[-1])) if resumes else run
+
+
 def _rows_to_repeat(
-    run: "Run", rows: "Sequence[ChecksumRow]", cycles: int | None
+    run: "Run", rows: "Sequence[ChecksumRow]", begin: int, cycles: int | None
 ) -> "list[ChecksumRow]":
-    """Return the rows of a run's checksums that a repetition from the start can give again.
+    """Return the rows of a run's checksums that a repetition can give again.
+
+    Args:
+        run: with all of its starts.
+        rows: all that it has.
+        begin: learner cycles before the repetition.
+        cycles: the most learner cycles to repeat; None: no limit.
 
     Raises:
         ConfigError: there are none, or the run is not repeatable.
     """
-    from sebulba.comparison.starts import first_resume
+    from sebulba.comparison.checkpoints import continues_environments
+    from sebulba.comparison.starts import next_resume, resumes_before
     from sebulba.config.loading import load_config
     from sebulba.config.validation import check_repeatable
 
@@ -211,16 +272,48 @@ def _rows_to_repeat(
             f"{run.path}: expected {what}, got a run without; run.checksums was false, or an"
             " earlier version of Sebulba trained it"
         )
-    limits = [] if cycles is None else [cycles]
-    # Another part of a run may have had other settings, such as its length, or new episodes. A
-    # resume from an earlier checkpoint than another rewrites the rows from there on.
-    if (resumed_at := first_resume(run.process)) is not None:
+    limits = [] if cycles is None else [begin + cycles]
+    # Another part of a run may have had other settings, such as its length, or new episodes.
+    if (resumed_at := next_resume(run.process, begin)) is not None:
         limits.append(resumed_at)
-        print(f"the run was resumed at learner cycle {resumed_at:,}: only up to there", flush=True)
-    rows = [row for row in rows if row.num_cycles <= min(limits, default=row.num_cycles)]
-    if not rows or rows[-1].num_cycles == 0:
-        raise ConfigError(f"{run.path}: expected a learner cycle with a row of {CHECKSUMS}")
-    return rows
+        print(f"the run was resumed at learner cycle {resumed_at:,}: only up to there", end="")
+        is_kept = (run.path / CHECKPOINTS / str(resumed_at)).is_dir()
+        print(f"; {run.path}@{resumed_at} is the part after it" if is_kept else "", flush=True)
+    later = [row for row in rows if row.num_cycles > begin]
+    found = [row for row in later if row.num_cycles <= min(limits, default=row.num_cycles)]
+    if not found:
+        after = f" after {begin:,}" if begin else ""
+        first = f"; the first is {later[0].num_cycles:,}" if later else ""
+        raise ConfigError(
+            f"{run.path}: expected a learner cycle{after} with a row of {CHECKSUMS}{first}"
+        )
+    resumes = resumes_before(run.process, begin)
+    was_resumed = bool(resumes) and resumes[-1]["at"] == begin
+    if begin and not was_resumed and not continues_environments(run.path, begin, run.config):
+        raise ConfigError(
+            f"{run.path}@{begin}: expected a checkpoint from which environments continue as in the"
+            " run, got one after which a resume begins new episodes, while the run went on with its"
+            " own. Name one that the run was resumed from; a run with"
+            " checkpoint.exact_reset_cycles can be repeated from all of its checkpoints"
+        )
+    return found if begin else [row for row in rows if row.num_cycles <= found[-1].num_cycles]
+
+
+def _config_until(run: "Run", last: int) -> "Config":
+    """Return the config of a repetition up to a learner cycle.
+
+    Args:
+        run: with the start or the resume that is repeated, which may have had other goals than the
+            config: schedules follow them.
+        last: the learner cycle.
+    """
+    from sebulba.config.loading import load_config
+    from sebulba.storage.run_dir import GOALS
+
+    goals = run.process.get("goals")
+    changed = {key: goals[key] for key in GOALS if key in goals} if isinstance(goals, dict) else {}
+    settings = {**_QUIET, **changed, "run.total_learner_cycles": last}
+    return load_config(str(run.path / CONFIG), settings)
 
 
 def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A run is repeated, and the repetition is judged."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -8,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from sebulba.config import LearnerConfig
+from sebulba.config import CheckpointConfig, EnvConfig, LearnerConfig
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -19,9 +20,11 @@ from sebulba.process import (
 )
 from sebulba.run import training
 from sebulba.storage.checkpoints.manifest import crc32_of_json
-from sebulba.storage.checkpoints.restore import read_meta
+from sebulba.storage.checkpoints.restore import read_meta, steps_in
 from sebulba.storage.checksums import checksums_of
+from sebulba.toolkit.schedules import Schedule
 from sebulba.verify import variables_of, verify
+from sebulba_agents.config import PPOConfig
 from tests.run.runs import make_config
 from tests.subprocesses import environment, run_python
 
@@ -130,6 +133,78 @@ def test_another_instruction_set_is_consistent_with_rounding(tmp_path):
     )
     assert other.returncode == EXIT_ROUNDING, other.stdout + other.stderr
     assert "consistent with rounding up to learner cycle 10: other CPU features" in other.stdout
+
+
+def resumed_from(config):
+    """Trains, and trains on from the last checkpoint; returns its learner cycles."""
+    assert training.train_to_exit_code(config) == 0
+    path = pathlib.Path(config.run_dir)
+    (at,) = steps_in(path / "checkpoints")
+    run = dataclasses.replace(config.run, total_env_steps=2 * config.run.total_env_steps)
+    assert training.train_to_exit_code(dataclasses.replace(config, resume="latest", run=run)) == 0
+    return at
+
+
+def test_each_part_of_a_resumed_run_is_repeated(tmp_path, capsys):
+    """At the level restart: environments have begun new episodes, and do so again."""
+    path = tmp_path / "run"
+    env = EnvConfig(suite="gymnasium", id="CartPole-v1")
+    config = make_config(path, env=env, learner=LearnerConfig(policy_lag=1))
+    at = resumed_from(config)
+    last = checksums_of(path)[-1].num_cycles
+    capsys.readouterr()
+    assert verify(path, cycles=1) == EXIT_DONE
+    out = capsys.readouterr().out
+    assert f"resumed at learner cycle {at}: only up to there; {path}@{at} is the part" in out
+    before = sorted(each.name for each in path.rglob("*"))
+    assert verify(f"{path}@{at}") == EXIT_DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert f"repeating learner cycles {at + 1} to {last}" in lines[0]
+    assert lines[-2].startswith(f"the same bits up to learner cycle {last}: ")
+    assert sorted(each.name for each in path.rglob("*")) == before
+    assert f"expected a learner cycle after {last} with a row" in refusal(f"{path}@latest", capsys)
+    assert "expected checkpoint 7 in" in refusal(f"{path}@7", capsys)
+    edit(path, lambda process: process.pop("resumed"))
+    err = refusal(f"{path}@{at}", capsys)
+    assert "a resume begins new episodes, while the run went on with its own" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [None, "env_state", "reset"])
+def test_a_run_is_repeated_from_a_checkpoint_where_environments_continue(exact, tmp_path, capsys):
+    """A resume at the levels exact and exact-reset is the uninterrupted run."""
+    path = tmp_path / "run"
+    suite = {"suite": "jax", "id": "Catch-v0"} if exact == "env_state" else {"suite": "gymnasium"}
+    every = 2 if exact == "reset" else None
+    config = make_config(
+        path,
+        env=EnvConfig(**suite),
+        checkpoint=CheckpointConfig(exact_reset_cycles=every),
+        learner=LearnerConfig(policy_lag=1),
+    )
+    at = resumed_from(config)
+    edit(path, lambda process: process.pop("resumed"))
+    replace_in_config(path, "total_env_steps: 3000", "total_env_steps: 6000")
+    capsys.readouterr()
+    assert verify(f"{path}@{at}") == (EXIT_DONE if exact else EXIT_CONFIG), capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_repetition_from_a_checkpoint_has_the_goals_of_its_resume(tmp_path, capsys):
+    """Its learning rates follow `run.total_env_steps`, as those of the resume did."""
+    path = tmp_path / "run"
+    rate = Schedule(schedule="linear", start=0.1, end=0.0)
+    config = make_config(
+        path,
+        agent=PPOConfig(network="mlp", learning_rate=rate),
+        learner=LearnerConfig(policy_lag=1),
+    )
+    at = resumed_from(config)
+    assert verify(f"{path}@{at}") == EXIT_DONE
+    replace_in_config(path, "num_epochs: 4", "num_epochs: 5")
+    capsys.readouterr()
+    assert verify(f"{path}@{at}") == EXIT_OTHER_RESULT
+    assert "first other bits after learner cycle" in capsys.readouterr().out
 
 
 def refusal(path, capsys, **options):

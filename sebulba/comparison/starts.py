@@ -105,30 +105,33 @@ def starts_of(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def resumes_before(process: Mapping[str, Any], cycle: int) -> list[Mapping[str, Any]]:
     """Return the resumes that led to the batch of a learner cycle, in the order of their cycles.
 
-    A resume from an earlier checkpoint replaces those after it.
-
     Args:
         process: the run's `run.json`.
         cycle: a learner cycle, from 0.
+    """
+    return [each for each in _resumes(process) if each["at"] <= cycle]
+
+
+def next_resume(process: Mapping[str, Any], num_cycles: int) -> int | None:
+    """Return the learner cycles at which a run was resumed next; None: it was not.
+
+    Args:
+        process: the run's `run.json`.
+        num_cycles: learner cycles of the run before.
+    """
+    return next((each["at"] for each in _resumes(process) if each["at"] > num_cycles), None)
+
+
+def _resumes(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the resumes whose rows a run has, in the order of their cycles.
+
+    A resume from an earlier checkpoint replaces those after it.
     """
     resumes: list[Mapping[str, Any]] = []
     for each in starts_of(process)[1:]:
         if isinstance(at := each.get("at"), int):
             resumes = [*(other for other in resumes if other["at"] < at), each]
-    return [each for each in resumes if each["at"] <= cycle]
-
-
-def first_resume(process: Mapping[str, Any]) -> int | None:
-    """Return the lowest learner cycle that a run was resumed at; None: it was not resumed.
-
-    Only rows up to there are of the first start: a resume from an earlier checkpoint replaces the
-    rows of the resumes before it.
-
-    Args:
-        process: the run's `run.json`.
-    """
-    cycles = [each.get("at") for each in starts_of(process)[1:]]
-    return min((cycle for cycle in cycles if isinstance(cycle, int)), default=None)
+    return resumes
 
 
 def mapped_seeds(process: Mapping[str, Any]) -> list[int] | None:

@@ -82,7 +82,7 @@ _OF_RUN = (
 """The files that describe a run with its checkpoints."""
 _MAX_CYCLES = 5
 
-_GOALS = (
+GOALS = (
     "run.total_env_steps",
     "run.total_episodes",
     "run.total_learner_cycles",
@@ -90,7 +90,7 @@ _GOALS = (
 )
 """Settings that end a run."""
 _MAY_CHANGE = (
-    *_GOALS,
+    *GOALS,
     "run.log_interval_env_steps",
     "run.profile",
     "run.checksums",
@@ -221,7 +221,7 @@ def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
         return None
     command = f"{start_command(path)} --resume {which}"
     goals = _last_start(read_run_json(path)).get("goals")
-    for key in _GOALS:
+    for key in GOALS:
         if isinstance(goals, dict) and key in goals:
             command += f" {flag_name(key)} {shlex.quote(inline(goals[key]))}"
     return command
@@ -379,7 +379,7 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
             f" actors are remote. To resume the run with its own config: {own}"
         )
     resumed = read_run_json(path).get("resumed")
-    goals = {key: now[key] for key in _GOALS if now[key] != earlier[key]}
+    goals = {key: now[key] for key in GOALS if now[key] != earlier[key]}
     start = {**describe_run(), "goals": goals}
     resumed = [*(resumed if isinstance(resumed, list) else []), start]
     record_in_run_json(path, "resumed", resumed)
