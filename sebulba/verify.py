@@ -274,7 +274,7 @@ def _rows_to_repeat(
         )
     limits = [] if cycles is None else [begin + cycles]
     # Another part of a run may have had other settings, such as its length, or new episodes.
-    if (resumed_at := next_resume(run.process, begin)) is not None:
+    if (resumed_at := next_resume(run.process, begin + 1 if begin else 0)) is not None:
         limits.append(resumed_at)
         print(f"the run was resumed at learner cycle {resumed_at:,}: only up to there", end="")
         is_kept = (run.path / CHECKPOINTS / str(resumed_at)).is_dir()

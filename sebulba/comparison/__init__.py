@@ -2,8 +2,8 @@
 
 Files, in reading order:
 
-    starts    settings, code, versions, machine and flags of two runs, and which of them differ
-    rows      the first rows of checksums and of metrics that differ, and by how much
-    policies  whether the networks in checkpoints are those of the checksums
-    verdict   the same bits, consistent with rounding, or another result
+    starts       settings, code, versions, machine and flags of two runs, and which of them differ
+    rows         the first rows of checksums and of metrics that differ, and by how much
+    checkpoints  whether their networks are those of the checksums, and which can be repeated from
+    verdict      the same bits, consistent with rounding, or another result
 """

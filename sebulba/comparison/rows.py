@@ -47,6 +47,8 @@ class RowDifference:
     leaves: tuple[LeafDifference, ...]  # that differ, the largest difference first
     num_leaves: int  # compared
     has_trajectories: bool  # among them
+    # Whether networks or optimizer state of the first run are others than in its row before.
+    has_learned: bool
     # As `LeafDifference.size`: the larger of that of all floats of the trajectories and that of the
     # part of the networks that differs most, such as parameters or moments of observations.
     # 0: equal.
@@ -80,6 +82,34 @@ class ChecksumComparison:
         return equal
 
     @property
+    def damaged(self) -> tuple[RowDifference, ...]:
+        """The rows that differ although the runs have the same bits: somebody changed their files.
+
+        Networks that have parted do not meet again, so the last row of them decides. Trajectories
+        may: those of an agent that has not learned yet, or of an environment that draws numbers of
+        its own at times. So a row where they alone differ is damaged only if it is one row, if the
+        cycles before it have changed the networks, and if later trajectories are equal.
+        """
+        compared = [row for row in self.rows if row.num_leaves]
+        if not compared or compared[-1].of(NETWORKS, OPTIMIZER):
+            return ()
+        alone = [row for row in compared if row.leaves and not row.of(NETWORKS, OPTIMIZER)]
+        is_one = len(alone) == 1 and alone[0].has_learned
+        last = next((row for row in reversed(compared) if row.has_trajectories), None)
+        excused = alone if is_one and last is not alone[0] else []
+        return tuple(
+            row
+            for row in compared
+            if row.of(NETWORKS, OPTIMIZER) or any(row is each for each in excused)
+        )
+
+    def without_damaged(self) -> "ChecksumComparison":
+        """Return the comparison of the rows that are not damaged."""
+        damaged = self.damaged
+        rows = (row for row in self.rows if not any(row is each for each in damaged))
+        return ChecksumComparison(rows=tuple(rows))
+
+    @property
     def parted_first(self) -> Literal["start", "trajectories", "updates", "unknown"]:
         """What differs first: networks before all cycles, trajectories, or what updates make.
 
@@ -104,14 +134,22 @@ def compare_checksums(
     """Compare the rows of the learner cycles that both runs have."""
     others = {row.num_cycles: row for row in second}
     pairs = [(row, others[row.num_cycles]) for row in first if row.num_cycles in others]
-    return ChecksumComparison(rows=tuple(_compare(*pair) for pair in pairs))
+    before = [None, *(row for row, _ in pairs)]
+    compared = (_compare(*pair, earlier) for pair, earlier in zip(pairs, before, strict=False))
+    return ChecksumComparison(rows=tuple(compared))
 
 
-def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
+def _compare(first: ChecksumRow, second: ChecksumRow, earlier: ChecksumRow | None) -> RowDifference:
     parts = [
         {name.partition(".")[0] for name in row.leaves} & set(_PARTS) for row in (first, second)
     ]
-    common = parts[0] & parts[1]  # The last row of an interrupted run has no trajectories.
+    # The last row of an interrupted run has no trajectories.
+    common = (parts[0] | parts[1]) - {TRAJECTORIES} | (parts[0] & parts[1])
+    learned = [
+        {name: leaf.crc32 for name, leaf in row.leaves.items() if not _is_of_trajectory(name)}
+        for row in (first, earlier)
+        if row is not None
+    ]
     names = [name for name in {**first.leaves, **second.leaves} if name.partition(".")[0] in common]
     leaves, has_other_integers = [], False
     # By group: squares of the differences, of the norms, and of those of several elements.
@@ -140,6 +178,7 @@ def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
         ),
         num_leaves=len(names),
         has_trajectories=TRAJECTORIES in common,
+        has_learned=len(learned) == 2 and learned[0] != learned[1],
         size=max(
             (
                 math.sqrt(apart / (several or whole)) if whole else 0.0
@@ -150,6 +189,10 @@ def _compare(first: ChecksumRow, second: ChecksumRow) -> RowDifference:
         ),
         has_other_integers=has_other_integers,
     )
+
+
+def _is_of_trajectory(name: str) -> bool:
+    return name.partition(".")[0] == TRAJECTORIES
 
 
 def _group_of(name: str) -> str:

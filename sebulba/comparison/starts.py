@@ -112,14 +112,17 @@ def resumes_before(process: Mapping[str, Any], cycle: int) -> list[Mapping[str, 
     return [each for each in _resumes(process) if each["at"] <= cycle]
 
 
-def next_resume(process: Mapping[str, Any], num_cycles: int) -> int | None:
-    """Return the learner cycles at which a run was resumed next; None: it was not.
+def next_resume(process: Mapping[str, Any], cycle: int) -> int | None:
+    """Return the first learner cycle, of this one and later ones, that a run was resumed at.
 
     Args:
         process: the run's `run.json`.
-        num_cycles: learner cycles of the run before.
+        cycle: a learner cycle, from 0.
+
+    Returns:
+        The cycle; None: it was not resumed there.
     """
-    return next((each["at"] for each in _resumes(process) if each["at"] > num_cycles), None)
+    return next((each["at"] for each in _resumes(process) if each["at"] >= cycle), None)
 
 
 def _resumes(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -30,8 +30,7 @@ def verdict_of(comparison: ChecksumComparison, found: Sequence[Difference]) -> V
     """Return the verdict on a repetition.
 
     The same CPU, threads, versions, flags and code compute the same bits, so without a difference
-    among those, other bits are another result, however small the difference. Only a row before
-    equal ones is damaged, since what has parted does not meet again. With a difference, numbers
+    among those, other bits are another result, however small the difference. With one, numbers
     that differ little are consistent with rounding, which is never a proof of it: a loss that was
     changed by a millionth differs as little.
 
@@ -39,13 +38,14 @@ def verdict_of(comparison: ChecksumComparison, found: Sequence[Difference]) -> V
         comparison: of the run and its repetition; with at least one row.
         found: what differs between their starts, besides settings.
     """
-    row, last = comparison.parting, comparison.rows[-1].num_cycles
-    if not comparison.rows[-1].leaves:
-        trajectories = any(each.has_trajectories for each in comparison.rows)
-        what = "networks, optimizer state" + (" and trajectories" if trajectories else "")
-        # What has parted does not meet again.
-        damaged = [each for each in comparison.rows if each.leaves]
-        num = len(comparison.rows)
+    damaged, num, last = comparison.damaged, len(comparison.rows), comparison.rows[-1].num_cycles
+    comparison = comparison.without_damaged()
+    row = comparison.parting
+    if row is None:
+        has_trajectories = any(each.has_trajectories for each in comparison.rows)
+        what = "networks and optimizer state"
+        if has_trajectories:
+            what = "networks, optimizer state and trajectories"
         rows = f"{num - len(damaged)} of {num} rows" if damaged else f"all {num} rows"
         return Verdict(
             kind="same",
@@ -55,14 +55,16 @@ def verdict_of(comparison: ChecksumComparison, found: Sequence[Difference]) -> V
                 *map(_describe_damage, damaged),
             ),
         )
-    assert row is not None
     causes = [each for each in found if each.kind in ("machine", "flags", "versions")]
     until = _rounding_until(comparison)
     if not causes or until is None:
         lines = [f"another result from learner cycle {row.num_cycles:,} on"]
         if not found:
-            lines.append("CPU, threads, versions, flags and code are the same")
-        return Verdict(kind="other", lines=(*lines, describe_parting(comparison)))
+            lines.append("all that is recorded of CPU, threads, versions, flags and code is equal")
+        return Verdict(
+            kind="other",
+            lines=(*lines, describe_parting(comparison), *map(_describe_damage, damaged)),
+        )
     names = ", ".join(dict.fromkeys(each.name for each in causes))
     largest = max(each.size for each in comparison.rows if each.num_cycles <= until.num_cycles)
     lines = [
@@ -93,7 +95,7 @@ def describe_parting(comparison: ChecksumComparison) -> str:
 def _describe_damage(row: RowDifference) -> str:
     return (
         f"the row of learner cycle {row.num_cycles:,} is damaged: {row.leaves[0].name} has another"
-        " checksum there, although the last row is equal"
+        " checksum there, although later rows are equal"
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from sebulba.comparison.rows import compare_checksums
 from sebulba.comparison.starts import Difference
 from sebulba.comparison.verdict import verdict_of
+from sebulba.storage.checksums import ChecksumRow
 from tests.comparison.test_rows import WEIGHTS, row
 
 CPU = Difference(kind="machine", name="CPU", first="A", second="B")
@@ -34,20 +35,60 @@ def test_equal_rows_are_the_same_bits_whatever_else_differs(found):
     assert "in all 3 rows" in same.lines[0]
 
 
-@pytest.mark.parametrize("found", [[], [CPU]])
+def learning(*changes):
+    """Returns the verdict on rows of a run whose networks change from row to row."""
+    weights = [{"weights": WEIGHTS * np.float32(cycle)} for cycle in CYCLES]
+    rows = [row(cycle, **each) for cycle, each in zip(CYCLES, weights, strict=True)]
+    others = [
+        row(cycle, **{**each, **change})
+        for cycle, each, change in zip(CYCLES, weights, changes, strict=True)
+    ]
+    return verdict_of(compare_checksums(rows, others), [])
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
-    [(times(1 + 2e-7), "networks.weights"), ({"action": 1}, "trajectories.action")],
+    [(times(1.5), "networks.weights"), ({"action": 1}, "trajectories.action")],
 )
-def test_a_row_that_differs_before_equal_ones_is_damaged(change, name, found):
-    same = verdict(found, {}, change, {})
+def test_a_row_that_differs_before_equal_ones_is_damaged(change, name):
+    same = learning({}, change, {})
     assert same.kind == "same"
     assert "the same bits up to learner cycle 100" in same.lines[0]
     assert "in 2 of 3 rows" in same.lines[0]
     assert same.lines[1:] == (
-        f"the row of learner cycle 2 is damaged: {name} has another checksum there, although the"
-        " last row is equal",
+        f"the row of learner cycle 2 is damaged: {name} has another checksum there, although later"
+        " rows are equal",
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ({"action": 1}, {"action": 1}, {}),
+        ({"action": 1}, {"action": 1}, {"has_trajectories": False}),
+        ({}, {"action": 1}, {"has_trajectories": False}),
+    ],
+)
+def test_trajectories_that_differ_are_no_damage_unless_later_ones_show_it(changes):
+    """Such as those of an environment with random numbers of its own."""
+    other = learning(*changes)
+    assert other.kind == "other" and "trajectories parted first" in other.lines[-1]
+
+
+@pytest.mark.parametrize("changes", [({}, {"action": 1}, {}), ({"action": 1}, {}, {})])
+def test_trajectories_that_nothing_was_learned_from_are_no_damage(changes):
+    """Networks stay the same, whatever the environments do."""
+    other = verdict([], *changes)
+    assert other.kind == "other" and "trajectories parted first" in other.lines[-1]
+
+
+def test_a_row_whose_networks_are_missing_is_not_equal():
+    rows = [row(1), row(2, weights=WEIGHTS * np.float32(2))]
+    emptied = ChecksumRow(num_cycles=2, env_steps=20, leaves={})
+    other = verdict_of(compare_checksums([rows[0], emptied], rows), [])
+    assert other.kind == "other" and "of cycle 1, is equal" in other.lines[-1]
+    same = verdict_of(compare_checksums([emptied, row(3)], [rows[1], row(3)]), [])
+    assert same.kind == "same" and "the row of learner cycle 2 is damaged" in same.lines[1]
 
 
 @pytest.mark.parametrize("found", [[], [CODE]])
@@ -55,7 +96,10 @@ def test_the_smallest_difference_without_another_machine_is_another_result(found
     other = verdict(found, {}, times(1 + 2e-7), times(1 + 2e-7))
     assert other.kind == "other"
     assert other.lines[0] == "another result from learner cycle 2 on"
-    assert "CPU, threads, versions, flags and code are the same" in other.lines or found
+    assert (
+        "all that is recorded of CPU, threads, versions, flags and code is equal" in other.lines
+        or found
+    )
     assert "networks.weights, by" in other.lines[-1] and "updates parted first" in other.lines[-1]
 
 
