@@ -8,8 +8,14 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, escaped, refuse
-from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, program, run_command
+from sebulba.errors import ConfigError, escaped, one_line, refuse
+from sebulba.process import (
+    EXIT_CONFIG,
+    EXIT_DONE,
+    EXIT_OTHER_RESULT,
+    program,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from sebulba.comparison.rows import ChecksumComparison, MetricDifference
@@ -19,7 +25,8 @@ _DESCRIPTION = f"""\
 Says where two runs part: their settings, code, versions, machine and flags, the first learner cycle
 whose checksums differ, with the leaf, and the first row of metrics that differs.
 
-Ends with 0 if all rows that both runs have are equal, and with {EXIT_OTHER_RESULT} if not."""
+Ends with 0 if all rows that both runs have are equal, with {EXIT_OTHER_RESULT} if not, and with
+{EXIT_CONFIG} if they have no row in common, so that nothing was compared."""
 
 
 def main() -> None:
@@ -46,7 +53,13 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
     """
     # Importing numpy takes time, so command line errors and --help come first.
     from sebulba.comparison.rows import compare_checksums, compare_metrics
-    from sebulba.comparison.starts import KINDS, describe_start, differences, read_start
+    from sebulba.comparison.starts import (
+        KINDS,
+        describe_start,
+        differences,
+        read_start,
+        resumes_of,
+    )
     from sebulba.comparison.verdict import describe_parting
     from sebulba.storage.checksums import read_checksums
     from sebulba.storage.names import METRICS
@@ -67,16 +80,25 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
     else:
         for name, run in zip("AB", runs, strict=True):
             print(f"{name}: {run.path} ({describe_start(run)})")
+            for resume in resumes_of(run.process):
+                goals = ", ".join(f"{key} {goal}" for key, goal in resume.get("goals", {}).items())
+                text = f"resumed at learner cycle {resume['at']:,}"
+                text += f" with {goals}" if goals else ""
+                print(one_line(f"  {text}"))
         for kind in KINDS:
             of_kind = [each for each in found if each.kind == kind]
-            print(f"{kind}: {'no difference' if not of_kind else ''}".rstrip())
+            text = "" if of_kind else "no difference"
+            unknown = [name for name, run in zip("AB", runs, strict=True) if not run.process]
+            if kind != "settings" and unknown:
+                text = f"not recorded by {' and '.join(unknown)}"
+            print(f"{kind}: {text}".rstrip())
             for each in of_kind:
-                print(escaped(f"  {each}"))
+                print(one_line(f"  {each}"))
         for name, of_run, damaged in zip("AB", rows, num_damaged, strict=True):
             if not of_run:
                 print(f"checksums: {name} has none (run.checksums)")
             if damaged:
-                print(f"checksums: {damaged} damaged lines of {name} are left out")
+                print(f"checksums: damaged lines of {name}, which are left out: {damaged}")
         if compared.parting is not None:
             print(escaped(f"checksums: {describe_parting(compared)}"))
         elif compared.rows:
@@ -88,6 +110,9 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
             print(escaped(f"metrics: {num_equal} equal rows, then {metric}"))
         else:
             print(f"metrics: {num_equal} equal rows")
+    if not compared.rows and not num_equal and metric is None:
+        print("sebulba: the runs have no row in common: nothing was compared", file=sys.stderr)
+        return EXIT_CONFIG
     return EXIT_DONE if compared.parting is None and metric is None else EXIT_OTHER_RESULT
 
 

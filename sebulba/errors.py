@@ -108,6 +108,11 @@ def nearest_names(name: str, valid: Iterable[str], *, most: int = 3) -> list[str
     return [by_lower_case[match] for match in dict.fromkeys(matches)][:most]
 
 
+def one_line(text: str) -> str:
+    """Return text with newlines escaped, too: those of a foreign file could forge lines."""
+    return escaped(text).replace("\n", "\\n")
+
+
 def escaped(text: str) -> str:
     """Return text with control characters escaped, except newlines: they could drive a terminal."""
     return "".join(

@@ -6,6 +6,7 @@ recorded. Imports no jax.
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -15,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.devices.variables import decides_bits, is_read
-from sebulba.devices.xla_flags import NUM_THREADS, VARIABLE
-from sebulba.errors import ConfigError, escaped, refuse
+from sebulba.devices.xla_flags import LAPACK_THREADS, NUM_THREADS, VARIABLE
+from sebulba.errors import ConfigError, escaped, one_line, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -128,10 +129,10 @@ def verify(
     from sebulba.evaluation.stored import parse_source
     from sebulba.storage.checksums import checksums_of, read_checksums
 
+    run_dir, which = parse_source(run, default=0)
     try:
         if into is not None and into.exists():
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
-        run_dir, which = parse_source(run, default=0)
         whole = read_start(run_dir)
         begin = _begin_of(whole, which)
         first = _start_at(whole, begin)
@@ -150,8 +151,13 @@ def verify(
                 f"{run_dir}: expected a program of one seed, got a program of the seeds"
                 f" {', '.join(map(str, seeds))}, which is repeated from its start only"
             )
+        environment = dict(os.environ)
+        if with_own:
+            environment = variables_of(first.process, environment)
     except ConfigError as error:
-        return refuse(error)
+        code = refuse(error)
+        _print_sources(run_dir)
+        return code
     if (change := changed_networks(run_dir, all_rows)) is not None:
         print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
         return EXIT_CHECKPOINT
@@ -160,16 +166,13 @@ def verify(
         flush=True,
     )
     if num_damaged:
-        print(f"{CHECKSUMS}: {num_damaged} damaged lines are left out", flush=True)
+        print(f"{CHECKSUMS}: damaged lines, which are left out: {num_damaged}", flush=True)
     if seeds:
         print(f"with the seeds of its program: {', '.join(map(str, seeds))}", flush=True)
     with tempfile.TemporaryDirectory(prefix="sebulba-verify-") as temporary:
         scratch = pathlib.Path(temporary)
         root = scratch / "run" if into is None else into
         path = root / f"seed-{first.config['seed']}" if seeds else root
-        environment = dict(os.environ)
-        if with_own:
-            environment = variables_of(first.process, environment)
         # Another CPU may have compiled what is in the user's cache.
         environment["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "cache")
         if begin:
@@ -194,8 +197,7 @@ def verify(
         if not is_complete and not has_parted:
             text = (scratch / "log").read_text(encoding="utf-8", errors="replace")
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
-            for name, file in (whole.process.get(SOURCES) or {}).items():
-                print(escaped(f"the run had {name} in {file}"), file=sys.stderr)
+            _print_sources(run_dir)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
             return EXIT_FAILED
         found = differences_of_starts(first.process, starts_of(read_start(path).process)[-1])
@@ -204,7 +206,7 @@ def verify(
             root = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-verify-")) / "run"
             shutil.move(scratch / "run", root)
     for each in found:
-        print(escaped(f"other {each.kind}: {each.name}: there {each.first}, here {each.second}"))
+        print(one_line(f"other {each.kind}: {each.name}: there {each.first}, here {each.second}"))
     for line in verdict.lines:
         print(escaped(line))
     if len(compared.rows) < len(rows):
@@ -214,6 +216,21 @@ def verify(
     if root.exists():
         print(f"the repetition: {root}")
     return _CODES[verdict.kind]
+
+
+def _print_sources(run_dir: pathlib.Path) -> None:
+    """Print where the run had the modules that its config names and that are not found here."""
+    from sebulba.storage.run_files import read_json
+
+    sources = (read_json(run_dir / RUN) or {}).get(SOURCES)
+    for name, file in sources.items() if isinstance(sources, dict) else ():
+        try:
+            is_here = importlib.util.find_spec(name.partition(":")[0]) is not None
+        except (ImportError, ValueError):
+            is_here = False
+        if not is_here:
+            text = f"the run had {name} in {file}; PYTHONPATH={pathlib.Path(file).parent} finds it"
+            print(one_line(text), file=sys.stderr)
 
 
 def _begin_of(run: "Run", which: "Which") -> int:
@@ -269,8 +286,8 @@ def _rows_to_repeat(
     if not rows or "cpu" not in run.process:
         what = f"{CHECKSUMS} and a {RUN} with the machine"
         raise ConfigError(
-            f"{run.path}: expected {what}, got a run without; run.checksums was false, or an"
-            " earlier version of Sebulba trained it"
+            f"{run.path}: expected {what}, got a run without; run.checksums was false, the run"
+            " failed before its first learner cycle, or an earlier version of Sebulba trained it"
         )
     limits = [] if cycles is None else [begin + cycles]
     # Another part of a run may have had other settings, such as its length, or new episodes.
@@ -323,6 +340,9 @@ def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> 
         process: the run's `run.json`.
         environment: all variables of this process, of which those that JAX or XLA read are
             replaced.
+
+    Raises:
+        ConfigError: a variable that the run recorded cannot be one.
     """
     variables = {name: text for name, text in environment.items() if not is_read(name)}
     recorded = process.get("environment")
@@ -336,8 +356,11 @@ def variables_of(process: Mapping[str, Any], environment: Mapping[str, str]) -> 
         # Each setting of JAX is a variable, too. -1: it was not set.
         if value is not None and value != -1 and name.startswith("jax_"):
             variables[name.upper()] = str(int(value)) if isinstance(value, bool) else str(value)
-    if isinstance(process.get("threads"), int):
-        variables[NUM_THREADS] = str(process["threads"])
+    for key, name in (("threads", NUM_THREADS), ("lapack_threads", LAPACK_THREADS)):
+        if isinstance(process.get(key), int):
+            variables[name] = str(process[key])
+    if broken := [name for name, text in variables.items() if "\0" in text]:
+        raise ConfigError(f"{RUN}: expected text, got a null byte in {', '.join(broken)}")
     return variables
 
 

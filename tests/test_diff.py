@@ -116,8 +116,30 @@ def test_runs_without_checksums_and_directories_without_a_run_are_told(train, tm
     assert "checksums: B has none (run.checksums)" in lines
     (tmp_path / "old" / "checksums.jsonl").write_text('{"learner_cycles": 0}\n')
     assert (
-        "checksums: 1 damaged lines of B are left out"
+        "checksums: damaged lines of B, which are left out: 1"
         in compare(train(), tmp_path / "old", capsys)[1]
     )
     assert diff(train(), tmp_path / "none") == EXIT_CONFIG
     assert "expected a run directory with a config.yaml, got none" in capsys.readouterr().err
+
+
+def test_runs_without_a_row_in_common_are_not_called_equal(train, tmp_path, capsys):
+    (tmp_path / "bare").mkdir()
+    shutil.copy(train() / "config.yaml", tmp_path / "bare")
+    code, lines = compare(train(), tmp_path / "bare", capsys)
+    assert code == EXIT_CONFIG
+    assert "versions: not recorded by B" in lines and "settings: no difference" in lines
+
+
+def test_a_resume_is_told_with_its_goals_and_text_of_run_json_forges_no_line(
+    train, tmp_path, capsys
+):
+    def change(process):
+        goals = {"run.total_env_steps": 9000}
+        process.update(resumed=[{"at": 7, "level": "exact", "goals": goals}])
+        process["cpu"]["model"] = "\x1b[31mRED\nmetrics: 9 equal rows"
+
+    run = changed(train(), tmp_path / "changed", change)
+    lines = compare(train(), run, capsys)[1]
+    assert "  resumed at learner cycle 7 with run.total_env_steps 9000" in lines
+    assert not any(line.startswith("metrics: 9") or "\x1b" in line for line in lines)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sebulba.config import CheckpointConfig, EnvConfig, LearnerConfig
+from sebulba.errors import ConfigError
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -215,7 +216,7 @@ def refusal(path, capsys, **options):
 
 def test_what_cannot_be_repeated_is_refused(run_dir, copy, tmp_path, capsys):
     (copy / "checksums.jsonl").rename(copy / "away")
-    assert "run.checksums was false, or an earlier version" in refusal(copy, capsys)
+    assert "an earlier version" in refusal(copy, capsys)
     (copy / "away").rename(copy / "checksums.jsonl")
     replace_in_config(copy, "policy_lag: 1", "policy_lag: null")
     assert "a free-running run is not repeatable" in refusal(copy, capsys)
@@ -262,7 +263,7 @@ def test_a_whole_run_has_the_networks_of_its_checkpoint_and_damaged_lines_are_co
     (copy / "checksums.jsonl").write_text("".join(lines))
     assert verify(copy) == EXIT_DONE
     out = capsys.readouterr().out.splitlines()
-    assert "checksums.jsonl: 1 damaged lines are left out" in out
+    assert "checksums.jsonl: damaged lines, which are left out: 1" in out
     assert out[-1].startswith("checkpoint ") and out[-1].endswith(" has these networks")
 
 
@@ -280,7 +281,7 @@ def test_damaged_files_do_not_change_the_verdict(copy, capsys):
     (copy / "summary.json").write_text('{"a')
     assert verify(copy, cycles=5) == EXIT_DONE
     out = capsys.readouterr().out
-    assert "checksums.jsonl: 1 damaged lines are left out" in out
+    assert "checksums.jsonl: damaged lines, which are left out: 1" in out
     assert "the same bits up to learner cycle 5: " in out and "in 2 of 3 rows" in out
     assert "the row of learner cycle 1 is damaged: networks.weights has another checksum" in out
 
@@ -357,8 +358,10 @@ def test_the_repetition_has_the_variables_of_the_run():
             "jax_default_matmul_precision": None,
         },
         "threads": 3,
+        "lapack_threads": 2,
     }
     own = {"PATH": "/bin", "XLA_FLAGS": "--own", "JAX_NUM_CPU_DEVICES": "4", "PJRT_NPROC": "1"}
+    own["OMP_NUM_THREADS"] = "1"
     assert variables_of(process, own) == {
         "PATH": "/bin",
         "XLA_FLAGS": "--a",
@@ -366,4 +369,23 @@ def test_the_repetition_has_the_variables_of_the_run():
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_X64": "1",
         "PJRT_NPROC": "3",
+        "OPENBLAS_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
     }
+    with pytest.raises(ConfigError, match="null byte in LIBTPU_INIT_ARGS"):
+        variables_of({"environment": {"LIBTPU_INIT_ARGS": "a\0b"}}, {})
+
+
+def test_foreign_text_forges_no_line(copy, capsys):
+    forged = "\x1b[31mRED\nthe same bits up to learner cycle 70"
+    edit(copy, lambda process: process["cpu"].update(model=forged))
+    assert verify(copy, cycles=1) == EXIT_DONE
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\nthe same bits up to learner cycle 70" not in out
+
+
+def test_the_file_of_a_module_that_is_not_found_here_is_named(copy, capsys):
+    edit(copy, lambda process: process.update(sources={"mine:Task": "/there/mine.py"}))
+    replace_in_config(copy, "policy_lag: 1", "policy_lag: null")
+    err = refusal(copy, capsys)
+    assert "the run had mine:Task in /there/mine.py; PYTHONPATH=/there finds it" in err

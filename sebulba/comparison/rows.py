@@ -219,6 +219,10 @@ def compare_metrics(
 ) -> tuple[int, MetricDifference | None]:
     """Compare the rows of metrics of two runs, without columns of times.
 
+    A row is of the time since the row before it. So after a resume, or with another
+    `run.log_interval_env_steps`, rows with the same env steps may be of other times, and are not
+    compared.
+
     Returns:
         The number of rows before the first that differs, and that; None: none differs.
     """
@@ -231,9 +235,12 @@ def compare_metrics(
         }
         for rows in (first, second)
     )
+    before = [
+        dict(zip(rows, [None, *rows], strict=False)) for rows in (ours, theirs)
+    ]  # the env steps of the row before each
     num_equal = 0
     for env_steps, row in ours.items():
-        if env_steps not in theirs:
+        if env_steps not in theirs or before[0][env_steps] != before[1][env_steps]:
             continue
         other = theirs[env_steps]
         for column, value in row.items():

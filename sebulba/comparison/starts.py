@@ -10,7 +10,7 @@ from sebulba.config.agents import DEFAULT_AGENT, agent_config_class
 from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
-from sebulba.errors import ConfigError
+from sebulba.errors import ConfigError, one_line
 from sebulba.storage.names import CONFIG, MAPPED_SEEDS, RUN
 from sebulba.storage.run_files import Run, read_json
 
@@ -109,7 +109,7 @@ def resumes_before(process: Mapping[str, Any], cycle: int) -> list[Mapping[str, 
         process: the run's `run.json`.
         cycle: a learner cycle, from 0.
     """
-    return [each for each in _resumes(process) if each["at"] <= cycle]
+    return [each for each in resumes_of(process) if each["at"] <= cycle]
 
 
 def next_resume(process: Mapping[str, Any], cycle: int) -> int | None:
@@ -122,10 +122,10 @@ def next_resume(process: Mapping[str, Any], cycle: int) -> int | None:
     Returns:
         The cycle; None: it was not resumed there.
     """
-    return next((each["at"] for each in _resumes(process) if each["at"] >= cycle), None)
+    return next((each["at"] for each in resumes_of(process) if each["at"] >= cycle), None)
 
 
-def _resumes(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def resumes_of(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the resumes whose rows a run has, in the order of their cycles.
 
     A resume from an earlier checkpoint replaces those after it.
@@ -157,13 +157,13 @@ def describe_start(run: Run) -> str:
     threads = process.get("threads")
     parts = [
         str(cpu) if cpu else "a CPU that is not recorded",
-        f"{threads} threads" if threads else "",
+        f"{threads} {'thread' if threads == 1 else 'threads'}" if threads else "",
         f"jax {_versions(process).get('jax', 'unknown')}",
         f"commit {str(commit)[:12]}"
         if (commit := _mapping(process.get("code")).get("commit"))
         else "",
     ]
-    return ", ".join(filter(None, parts))
+    return one_line(", ".join(filter(None, parts)))
 
 
 def _settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
@@ -192,9 +192,11 @@ def _code(first: Any, second: Any) -> Iterator[Difference]:
     first, second = _mapping(first), _mapping(second)
     if not first or not second:
         return
-    for part in ("sources", "files"):
+    for part in ("sources", "files", "modules"):
         ours, theirs = _mapping(first.get(part)), _mapping(second.get(part))
-        for name in {**ours, **theirs}:
+        # One of two processes may have imported more of the user's modules than it used.
+        both = [name for name in ours if name in theirs]
+        for name in both if part == "modules" else {**ours, **theirs}:
             if ours.get(name) != theirs.get(name):
                 yield Difference(
                     kind="code",
@@ -224,8 +226,12 @@ def _machine(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Di
             first=_only(alone[0]),
             second=_only(alone[1]),
         )
-    for name in ("threads", "devices"):
-        yield from _each("machine", {name: first.get(name)}, {name: second.get(name)})
+    for name, key in (
+        ("threads", "threads"),
+        ("threads of LAPACK", "lapack_threads"),
+        ("devices", "devices"),
+    ):
+        yield from _each("machine", {name: first.get(key)}, {name: second.get(key)})
 
 
 def _flags(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:

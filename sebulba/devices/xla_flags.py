@@ -7,6 +7,8 @@ from typing import NamedTuple  # A dataclass would add a tenth to the time of `s
 VARIABLE = "XLA_FLAGS"
 NUM_THREADS = "PJRT_NPROC"
 """Environment variable: the threads of XLA's CPU backend."""
+LAPACK_THREADS = "OPENBLAS_NUM_THREADS"
+"""Environment variable: the threads of LAPACK, at most as many as there are cores."""
 
 
 class Flag(NamedTuple):
@@ -38,16 +40,25 @@ FLAGS = (
 def set_xla_flags() -> None:
     """Add the flags to the environment; call before JAX starts its backends.
 
+    Where `XLA_FLAGS` is the name of a file, it gets the file's contents: XLA would take a name with
+    flags behind it for another name.
+
     Adds no flag whose name is in `XLA_FLAGS`, which the user decides on. JAX's plugins for NVIDIA's
     GPUs are built with jaxlib and know its flags, which change no program for a GPU but those of
     actors on the CPU beside it. Other plugins may have their own list of known flags, and end the
     process at another one.
     """
+    given = os.environ.get(VARIABLE, "").strip()
+    if given and not given.startswith("-"):
+        try:
+            with open(given, encoding="utf-8") as file:
+                os.environ[VARIABLE] = given = " ".join(file.read().split())
+        except (OSError, UnicodeDecodeError):
+            return  # XLA ends the process, and names the file.
     if not (_runs_on_cpu() or _has_only_cuda()):
         return
     from jaxlib.version import __version_info__ as version  # Without jax, quick to import.
 
-    given = os.environ.get(VARIABLE, "")
     missing = [str(flag) for flag in FLAGS if flag.name not in given and flag.suits(version)]
     if missing:
         os.environ[VARIABLE] = " ".join([given, *missing]).strip()
@@ -58,6 +69,17 @@ def num_cpu_threads() -> int:
     for name in (NUM_THREADS, "NPROC"):
         if (text := os.environ.get(name, "")).isdecimal() and int(text):
             return int(text)
+    return _num_cores()
+
+
+def num_lapack_threads() -> int:
+    """Return the threads of OpenBLAS, with which JAX decomposes matrices on a CPU.
+
+    They decide bits of initial networks whose kernels are large orthogonal matrices.
+    """
+    for name in (LAPACK_THREADS, "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        if (text := os.environ.get(name, "")).isdecimal() and int(text):
+            return min(int(text), _num_cores())
     return _num_cores()
 
 

@@ -8,6 +8,8 @@ import os
 import pathlib
 import platform
 import subprocess
+import sys
+import sysconfig
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +18,7 @@ import jax
 
 from sebulba.config.plugins import package_version
 from sebulba.devices.variables import describe_variables
-from sebulba.devices.xla_flags import num_cpu_threads
+from sebulba.devices.xla_flags import num_cpu_threads, num_lapack_threads
 from sebulba.process import start_daemon
 
 PACKAGES = (
@@ -29,7 +31,10 @@ PACKAGES = (
     "libtpu",
     "flax",
     "optax",
+    "chex",
+    "mctx",
     "numpy",
+    "scipy",
     "ml_dtypes",
     "gymnasium",
     "envpool",
@@ -42,6 +47,9 @@ PACKAGES = (
     "jumanji",
     "pgx",
     "playground",
+    "jaxmarl",
+    "pettingzoo",
+    "mpe2",
 )
 """The packages whose versions a run records, as far as they are installed."""
 JAX_SETTINGS = (
@@ -63,13 +71,14 @@ _MAX_CHANGED = 20
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the CPU, the threads that XLA has, the variables and settings of JAX, and versions."""
+    """Return the CPU, the threads of XLA and LAPACK, JAX's variables and settings, and versions."""
     return {
         "versions": {
             name: text for name in PACKAGES if (text := package_version(name)) is not None
         },
         "cpu": describe_cpu(),
         "threads": num_cpu_threads(),
+        "lapack_threads": num_lapack_threads(),
         "environment": describe_variables(os.environ),
         "jax": {name: jax.config.values[name] for name in JAX_SETTINGS},
     }
@@ -105,9 +114,12 @@ class CodeReading:
         self._thread = start_daemon(lambda: self._read(sources), "code")
 
     def wait(self) -> dict[str, Any]:
-        """Return the commit, the files that differ from it, and checksums of the sources."""
+        """Return the commit, the files that differ from it, and checksums of the sources.
+
+        Also of the user's modules that are imported now, after environment and agent were made.
+        """
         self._thread.join()
-        return self._code
+        return {**self._code, "modules": describe_modules()}
 
     def _read(self, sources: Mapping[str, str]) -> None:
         files = {name: crc32_of_file(path) for name, path in sources.items()}
@@ -135,6 +147,28 @@ def describe_code() -> dict[str, Any]:
         "changed": changed,
         "sources": {name: crc32_of_package(root) for name, root in roots.items()},
     }
+
+
+def describe_modules() -> dict[str, str]:
+    """Return the CRC32 of each imported module of the user's, by its name.
+
+    Those are all that are neither part of Python or Sebulba, nor installed beside its packages.
+    """
+    import sebulba
+    import sebulba_agents
+
+    paths = sysconfig.get_paths()
+    known = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    known |= {os.path.dirname(file) for m in (sebulba, sebulba_agents) if (file := m.__file__)}
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py") or name == "__main__":
+            continue
+        is_known = "site-packages" in file or file.startswith(tuple(known))
+        if not is_known and (crc32 := crc32_of_file(file)) is not None:
+            found[name] = crc32
+    return found
 
 
 def crc32_of_package(root: pathlib.Path) -> str:

@@ -93,6 +93,14 @@ def test_rows_of_metrics_are_compared_without_times_and_without_evaluations():
     assert compare_metrics(rows, []) == (0, None)
 
 
+def test_rows_of_metrics_that_are_of_other_times_are_not_compared():
+    """After a resume, or with another log interval: the row before it is another one."""
+    rows = [{"env_steps": at, "policy_lag/1": 10} for at in (100, 200, 300)]
+    others = [{"env_steps": 100, "policy_lag/1": 10}, {"env_steps": 150, "policy_lag/1": 4}]
+    others += [{"env_steps": 200, "policy_lag/1": 6}, {"env_steps": 300, "policy_lag/1": 10}]
+    assert compare_metrics(rows, others) == (2, None)
+
+
 def test_a_leaf_whose_bits_alone_differ_says_so():
     leaf = LeafDifference(name="networks.a", size=0.0)
     assert str(leaf) == "networks.a, whose norm and projections are equal, as with 0.0 and -0.0"

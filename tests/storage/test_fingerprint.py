@@ -1,5 +1,6 @@
 """What a run records of the machine, the variables, the versions and the code."""
 
+import importlib
 import json
 import subprocess
 
@@ -7,14 +8,16 @@ import pytest
 
 from sebulba.config import LearnerConfig
 from sebulba.devices.variables import describe_variables
-from sebulba.devices.xla_flags import num_cpu_threads
+from sebulba.devices.xla_flags import num_cpu_threads, num_lapack_threads
 from sebulba.run import training
 from sebulba.storage import fingerprint
 from sebulba.storage.fingerprint import (
     CodeReading,
+    crc32_of_file,
     crc32_of_package,
     describe_cpu,
     describe_machine,
+    describe_modules,
 )
 from sebulba.storage.run_dir import record_in_start
 from tests.run.runs import make_config
@@ -72,6 +75,25 @@ def test_the_variable_that_xla_reads_decides_the_number_of_threads(monkeypatch):
     monkeypatch.setenv("PJRT_NPROC", "many")
     monkeypatch.setenv("NPROC", "3")
     assert num_cpu_threads() == 3
+
+
+def test_the_threads_of_lapack_are_at_most_the_cores(monkeypatch):
+    for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    cores = num_lapack_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert num_lapack_threads() == describe_machine()["lapack_threads"] == 1
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1000")
+    assert num_lapack_threads() == cores
+
+
+def test_modules_of_the_user_are_recorded_and_no_others(tmp_path, monkeypatch):
+    (tmp_path / "my_coefficients.py").write_text("COEFFICIENT = 0.5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("my_coefficients")
+    found = describe_modules()
+    assert found["my_coefficients"] == crc32_of_file(str(tmp_path / "my_coefficients.py"))
+    assert not {"json", "numpy", "jax", "sebulba", "sebulba.errors", "sebulba_agents"} & {*found}
 
 
 def test_a_changed_line_or_name_of_a_source_changes_its_checksum(tmp_path):
