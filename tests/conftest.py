@@ -18,7 +18,7 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 import jax
 import pytest
 
-from tests import ring_programs
+from tests import ir_contexts, ring_programs
 from tests.packages import make_package
 
 sys.dont_write_bytecode = False  # also of the tests, whose assertions pytest rewrites
@@ -43,6 +43,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def pytest_collection_finish():
+    ir_contexts.share()
     ring_programs.share()
     # Tracing makes millions of objects, and no test needs to find those of the imports again.
     gc.freeze()
