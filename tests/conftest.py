@@ -47,7 +47,7 @@ def pytest_collection_finish():
     ring_programs.share()
     # Tracing makes millions of objects, and no test needs to find those of the imports again.
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 20, 50)
 
 
 _num_tests = itertools.count(1)
