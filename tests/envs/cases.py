@@ -143,7 +143,10 @@ needs_ale = pytest.mark.skipif(
 
 
 def over(condition=lambda case: True):
-    """Parametrize a test over the cases that satisfy the condition."""
+    """Parametrize a test over the cases that satisfy the condition.
+
+    Those of a module run case by case, since only the latest few tasks keep their programs.
+    """
     return pytest.mark.parametrize(
         "case",
         [
@@ -151,6 +154,7 @@ def over(condition=lambda case: True):
             for name, case in CASES.items()
             if condition(case)
         ],
+        scope="module",
     )
 
 
@@ -192,12 +196,16 @@ def play(environment, actions, *, fused=False) -> EnvStep:
     first = environment.reset()
     if fused:
         traceable = environment.fused()
-        # The actions are an argument: of every stream of a case XLA compiles the same program.
-        scan = jax.jit(lambda state, actions: jax.lax.scan(traceable.step, state, actions)[1])
-        rest = jax.tree.map(np.asarray, scan(traceable.state, actions))
+        rest = jax.tree.map(np.asarray, _scan_of(traceable.step)(traceable.state, actions))
         return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, rest)
     rows = [first, *(environment.step(action) for action in actions)]
     return jax.tree.map(lambda *xs: np.stack(xs), *rows)
+
+
+@functools.lru_cache(maxsize=2)
+def _scan_of(step):
+    # The actions are an argument: every stream of a task has the same program.
+    return jax.jit(lambda state, actions: jax.lax.scan(step, state, actions)[1])
 
 
 @functools.cache
