@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from sebulba.evaluation.statistics import (
     EpisodeRecord,
@@ -34,6 +33,8 @@ def test_interquartile_mean_is_the_mean_of_the_middle_half(values, expected):
 
 @pytest.mark.parametrize("n", [4, 9, 30, 101])
 def test_interquartile_mean_is_the_trimmed_mean_of_scipy(n):
+    import scipy.stats  # takes long, which not every worker of pytest should pay
+
     values = np.random.default_rng(n).normal(size=(3, n))
     expected = scipy.stats.trim_mean(values, 0.25, axis=-1)
     np.testing.assert_allclose(interquartile_mean(values), expected, rtol=1e-12)
