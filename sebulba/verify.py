@@ -161,10 +161,10 @@ def verify(
     if (change := changed_networks(run_dir, all_rows)) is not None:
         print(escaped(f"sebulba: {change}; the file is not what the run saved"), file=sys.stderr)
         return EXIT_CHECKPOINT
-    print(
-        f"{run_dir}: {describe_start(first)}; repeating learner cycles {begin + 1:,} to {last:,}",
-        flush=True,
-    )
+    until = f"{last:,}"
+    if cycles is not None and last < begin + cycles:
+        until += f", the last with a row of {CHECKSUMS}"
+    print(f"{run_dir}: {describe_start(first)}; repeating learner cycles {begin + 1:,} to {until}")
     if num_damaged:
         print(f"{CHECKSUMS}: damaged lines, which are left out: {num_damaged}", flush=True)
     if seeds:
