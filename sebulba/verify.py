@@ -128,8 +128,10 @@ def verify(
     from sebulba.config.loading import to_yaml
     from sebulba.evaluation.stored import parse_source
     from sebulba.storage.checksums import checksums_of, read_checksums
+    from sebulba.storage.run_dir import shown_path
 
-    run_dir, which = parse_source(run, default=0)
+    source, which = parse_source(run, default=0)
+    run_dir = pathlib.Path(shown_path(source))
     try:
         if into is not None and into.exists():
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
