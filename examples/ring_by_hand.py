@@ -14,8 +14,8 @@ from sebulba.envs import make_environment
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
+from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.ring import Ring
 from sebulba.ring.schedule import Schedule
 from sebulba.toolkit.prng import stream

@@ -21,8 +21,8 @@ from sebulba.devices.roles import Roles, assign_devices
 from sebulba.errors import ConfigError
 from sebulba.evaluation.stored import read_environment_spec
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import LocalCollector
 from sebulba.ring.learner import Learner, LearnerPrograms
+from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.make import make_ring
 from sebulba.ring.programs import make_programs
 from sebulba.ring.ring import Ring

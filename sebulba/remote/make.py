@@ -21,7 +21,8 @@ from sebulba.remote.collector import RemoteCollector
 from sebulba.remote.wire import Arrays
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import Collector, first_carry
+from sebulba.ring.collectors import Collector
+from sebulba.ring.local_collector import first_carry
 from sebulba.ring.make import make_local_collector
 from sebulba.ring.records import ActCarry, Collected
 from sebulba.storage.run_dir import describe_software

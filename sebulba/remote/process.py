@@ -111,7 +111,7 @@ class ActingProcess:
         from sebulba.devices.compilation_cache import use_compilation_cache
         from sebulba.devices.known_answers import check_compiler
         from sebulba.ring.clocks import WallClock
-        from sebulba.ring.collectors import make_first
+        from sebulba.ring.local_collector import make_first
         from sebulba.ring.make import environment_maker, make_local_collector
         from sebulba.ring.programs import make_act_functions
         from sebulba.storage.fingerprint import describe_cpu

@@ -29,7 +29,7 @@ from sebulba.ring.calls import (
     cycles_until_due,
     with_equal_updates,
 )
-from sebulba.ring.collectors import LocalCollector
+from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.one_program import (
     ProgramOfCycles,
     RecordedCycle,

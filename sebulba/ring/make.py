@@ -23,8 +23,9 @@ from sebulba.errors import ConfigError
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.actor import Actor
 from sebulba.ring.clocks import WallClock
-from sebulba.ring.collectors import Collector, LocalCollector, make_first
+from sebulba.ring.collectors import Collector
 from sebulba.ring.learner import Learner
+from sebulba.ring.local_collector import LocalCollector, make_first
 from sebulba.ring.programs import RingPrograms, actor_devices_of, check_devices, make_programs
 from sebulba.ring.ring import Gather, Ring, alone
 from sebulba.ring.run_end import RunEnd

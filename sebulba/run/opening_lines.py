@@ -9,7 +9,7 @@ from sebulba.devices.memory import describe_costly_network
 from sebulba.devices.roles import Roles
 from sebulba.devices.small_networks import describe_small_network
 from sebulba.hosts import connection as hosts
-from sebulba.ring.collectors import LocalCollector
+from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.programs import actor_devices_of
 from sebulba.ring.ring import Ring
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sebulba.envs.closing import close_environments
-from sebulba.ring.collectors import LocalCollector
+from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.run_end import RunEnd
 from sebulba.run import ending, training
 from tests.faults.runs import LONG_S, make_config, summary_of
