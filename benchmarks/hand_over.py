@@ -36,6 +36,7 @@ from sebulba.remote.ray_processes import ray_processes
 from sebulba.ring.anakin import Anakin
 from sebulba.ring.clocks import METRICS, UPDATE
 from sebulba.ring.make import made_ring
+from sebulba.ring.one_program import ProgramOfCycles
 from sebulba.ring.records import DueTimes
 from sebulba.ring.ring import Ring
 
@@ -84,7 +85,7 @@ def measure(config: Config, *, cycles: int) -> dict[str, float]:
     return figures
 
 
-def _cycles_per_second(anakin: Anakin, program: Any, *, seconds: float = 2.0) -> float:
+def _cycles_per_second(anakin: Anakin, program: ProgramOfCycles, *, seconds: float = 2.0) -> float:
     """Return the cycles per second of a program that returns the results of an earlier call."""
     anakin._calls.drop_ahead()
     learner = anakin.ring.learner

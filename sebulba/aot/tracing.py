@@ -316,7 +316,8 @@ class _Learner:
             begin = jax.tree.map(functools.partial(_with_seeds, num_seeds=num_seeds), begin)
         program = one_program.program_of_cycles(
             begin,
-            self.programs,
+            self.programs.device_update,
+            devices,
             act_cycles=[functions.act_within] * num_actors,
             placed_states=[self.placed_state] * num_actors,
             num_rounds=self.run_spec.trajectories_per_cycle // num_actors,

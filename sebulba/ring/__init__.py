@@ -33,12 +33,12 @@ rooms that observe the ring (run directories, checkpoints, consoles, hosts, eval
     local_collector  acts in environments of this process
     actor            its point; asks its collector, again after a fault, and places the unroll
     update           a learner cycle on one device; what is not finite is discarded
-    learner          maps that over the learner devices
+    one_program      learner cycles with their act cycles as one jitted function
+    learner          maps updates over the learner devices
     programs         a run's agent and jitted functions, built in one place
     progress         what was learned, how fast, and whether the goal is reached
     ring             act, take, learn, report
     make             a ring from a config, from the top
-    one_program      learner cycles with their act cycles as one jitted function
     calls            which cycles the next call holds, and when it is dispatched
     anakin           a ring whose cycles are such calls
     mapped_seeds     rings of several seeds, whose cycles are common calls

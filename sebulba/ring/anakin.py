@@ -12,7 +12,6 @@ to report it.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,6 +30,7 @@ from sebulba.ring.calls import (
 )
 from sebulba.ring.local_collector import LocalCollector
 from sebulba.ring.one_program import (
+    ActWithin,
     ProgramOfCycles,
     RecordedCycle,
     carry_shardings,
@@ -120,9 +120,10 @@ def _names_of(devices: Sequence[jax.Device]) -> str:
     return ", ".join(sorted({f"{device.platform} {device.id}" for device in devices}))
 
 
-def act_cycles_of(ring: Ring) -> tuple[Any, ...]:
-    """Return the act cycle of each actor, to call inside `jit`."""
-    return tuple(collector.act_within for collector in _local_collectors_of(ring))
+def act_cycles_of(ring: Ring) -> tuple[ActWithin, ...]:
+    """Return the act cycle of each actor that has one to call inside `jit`."""
+    act_cycles = (collector.act_within for collector in _local_collectors_of(ring))
+    return tuple(each for each in act_cycles if each is not None)
 
 
 def _local_collectors_of(ring: Ring) -> list[LocalCollector]:
@@ -297,7 +298,8 @@ class Anakin:
             return made[key][1]
         program = program_of_cycles(
             begin_of_seeds or self.begin(),
-            ring.learner.programs,
+            ring.learner.programs.device_update,
+            ring.learner.learner_devices,
             act_cycles=self._act_cycles,
             placed_states=[actor.placed_state for actor in ring.actors],
             num_rounds=self._trajectories_per_actor,

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from sebulba.devices.learner_devices import REPLICATED, LearnerDevices, fetch_re
 from sebulba.devices.mapping import Mapped, map_over_learner_devices
 from sebulba.devices.xla_workarounds import bound_programs_in_flight, is_slow_in_a_loop
 from sebulba.ring.clocks import COMPILE, UPDATE, WallClock
+from sebulba.ring.one_program import ActWithin, ProgramOfCycles
 from sebulba.ring.records import Unroll
 from sebulba.ring.update import (
     STATE_SPECS,
@@ -74,7 +74,7 @@ class LearnerPrograms:
         self._updates: dict[tuple[int, bool], Mapped] = {}
         # Programs of `Anakin` by the updates of a learner cycle, and whether they are mapped over
         # seeds: the act cycles that are part of the program, and the `ProgramOfCycles`.
-        self.of_cycles: dict[tuple[int, bool], tuple[tuple[Any, ...], Any]] = {}
+        self.of_cycles: dict[tuple[int, bool], tuple[tuple[ActWithin, ...], ProgramOfCycles]] = {}
 
     def state_shapes(self) -> LearnerState:
         """Return the shapes of a new learner's state; a later `init` does not trace it again."""

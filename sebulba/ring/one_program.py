@@ -19,10 +19,12 @@ from sebulba.devices.learner_devices import PER_DEVICE, REPLICATED, LearnerDevic
 from sebulba.devices.mapping import shard, specs_of
 from sebulba.devices.memory import num_bytes
 from sebulba.pytree import pytree_dataclass
-from sebulba.ring.learner import LearnerPrograms
-from sebulba.ring.records import ActCarry, EndedRows, Unroll
+from sebulba.ring.records import ActCarry, Collected, EndedRows, Unroll
 from sebulba.ring.update import STATE_SPECS, LearnerState, Update
 from sebulba.types import Array, EnvStepCount, Networks, PyTree, RunSpec
+
+ActWithin = Callable[[Networks, ActCarry], Collected]
+"""Acts a cycle within another jitted function; see `LocalCollector.act_within`."""
 
 _MAX_BYTES = 1 << 20  # of what a call hands to Python; a cycle is 1 to 13 kilobytes
 _WORTH_A_SLICE = 256 << 10  # bytes: copying fewer from a device takes as long as copying none
@@ -115,9 +117,10 @@ def with_seeds(shardings: PyTree) -> PyTree:
 
 def program_of_cycles(
     begin: tuple[PyTree, PyTree, PyTree, Any],
-    programs: LearnerPrograms,
+    device_update: Update,
+    learner_devices: LearnerDevices,
     *,
-    act_cycles: Sequence[Callable[..., Any]],
+    act_cycles: Sequence[ActWithin],
     placed_states: Sequence[PyTree],
     num_rounds: int,
     num_updates: int,
@@ -129,7 +132,8 @@ def program_of_cycles(
 
     Args:
         begin: the first four arguments of the call, or their shapes.
-        programs: the learner's; its devices act and learn.
+        device_update: the functions of one learner device.
+        learner_devices: act and learn.
         act_cycles: `LocalCollector.act_within` of each actor.
         placed_states: the actor state of each actor on the learner devices, or its shape.
         num_rounds: trajectories of each actor in a learner cycle.
@@ -138,8 +142,7 @@ def program_of_cycles(
         shardings: the result of `carry_shardings`.
         is_mapped: whether each array has a leading axis of seeds, but for the number of cycles.
     """
-    agent, learner_devices = programs.agent, programs.learner_devices
-    device_update = programs.device_update
+    agent = device_update.agent
     if is_mapped:
         device_update = dataclasses.replace(device_update, adds_in_branch=False)
     of_seeds: Callable[..., Any] = jax.vmap if is_mapped else lambda function: function
@@ -223,7 +226,7 @@ def _write(stacked: PyTree, index: jax.Array, entry: PyTree) -> PyTree:
 
 def _cycle_function(
     *,
-    act_cycles: Sequence[Callable[..., Any]],
+    act_cycles: Sequence[ActWithin],
     placed_states: Sequence[PyTree],
     num_rounds: int,
     device_update: Update,
