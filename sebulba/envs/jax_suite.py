@@ -13,7 +13,8 @@ from sebulba.envs.jax_environment import (
     take_step_limit,
 )
 from sebulba.envs.jax_wrappers import wrap
-from sebulba.envs.turns import GameInTurns, make_game, take_opponents
+from sebulba.envs.opponent_options import take_opponents
+from sebulba.envs.turns import GameInTurns, make_game
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, calling, did_you_mean
 from sebulba.references import load

@@ -19,7 +19,8 @@ from sebulba.envs.jax_environment import JaxEnvironment, shared_task, take_step_
 from sebulba.envs.jax_tasks import TaskStep
 from sebulba.envs.jax_wrappers import wrap
 from sebulba.envs.lookup import refuse_unknown_options
-from sebulba.envs.turns import OPTIONS, GameInTurns, is_run, make_game, take_opponents
+from sebulba.envs.opponent_options import OPTIONS, is_run, take_opponents
+from sebulba.envs.turns import GameInTurns, make_game
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.references import load

@@ -13,7 +13,8 @@ from sebulba.config import EnvConfig
 from sebulba.envs import make_environment
 from sebulba.envs.base import Environment, EnvironmentFault
 from sebulba.envs.closing import CloseProblem
-from sebulba.envs.turns import OPTIONS, GameInTurns
+from sebulba.envs.opponent_options import OPTIONS
+from sebulba.envs.turns import GameInTurns
 from sebulba.errors import ConfigError
 from sebulba.evaluation.opponents import move_of, state_before_games
 from sebulba.evaluation.playing import play

@@ -11,7 +11,7 @@ import numpy as np
 from sebulba.config import Config
 from sebulba.envs import SUITES_IN_TURNS
 from sebulba.envs.base import Opponent
-from sebulba.envs.turns import is_run
+from sebulba.envs.opponent_options import is_run
 from sebulba.errors import ConfigError
 from sebulba.evaluation.policy import act_function
 from sebulba.evaluation.sampling import init_actor_state

@@ -20,7 +20,7 @@ from sebulba.config.objects import named_agent, with_environment
 from sebulba.config.run_spec import make_run_spec, num_actors_of_host
 from sebulba.devices.roles import check_platforms, num_actor_devices
 from sebulba.envs import make_environment, without_workers
-from sebulba.envs.turns import is_run, without_unused_pool
+from sebulba.envs.opponent_options import is_run, without_unused_pool
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.process import program
 from sebulba.references import refuse_references
