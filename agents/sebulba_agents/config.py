@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 from sebulba.agent import AgentSettings
 from sebulba.ranges import Count, Fraction, NonNegative, Positive, Range
 from sebulba.references import Core, Network
-from sebulba.task import ObservationLeaf, Task
+from sebulba.task import ObservationLeaf
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import NetworkConfig
-from sebulba_agents.families import family_defaults
+from sebulba_agents.families import FamilyConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoreConfig(NetworkConfig):
+class CoreConfig(FamilyConfig):
     """Settings of all on-policy agents that may have a recurrent core."""
 
     lstm_size: Count | None = None
@@ -63,11 +63,6 @@ class ActorCriticConfig(CoreConfig):
     """ε of RMSProp."""
     max_grad_norm: Positive | None = 0.5
     """Maximum global norm of the gradients; null: no clipping."""
-
-    @classmethod
-    def defaults_for(cls, task: Task) -> dict[str, Any]:
-        """Return the network, and what the agent's family of tasks changes."""
-        return super().defaults_for(task) | family_defaults(cls.name, task)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,11 +184,6 @@ class PQNConfig(CoreConfig):
     def network_for(cls, observation: Sequence[ObservationLeaf]) -> Network:
         """Return the network that `auto` means; its convolutions take one image only."""
         return super().network_for(observation) if len(observation) == 1 else "mlp"
-
-    @classmethod
-    def defaults_for(cls, task: Task) -> dict[str, Any]:
-        """Return the network, and what the agent's family of tasks changes."""
-        return super().defaults_for(task) | family_defaults(cls.name, task)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

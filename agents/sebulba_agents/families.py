@@ -5,10 +5,12 @@ vectors. A table here holds what differs for another family. `docs/choose_settin
 returns of all families, and the tasks that these numbers were chosen on.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from sebulba.task import Task
+from sebulba.toolkit.settings import NetworkConfig
 
 Defaults = Mapping[str, Any]
 
@@ -127,3 +129,13 @@ def family_defaults(agent: str, task: Task) -> dict[str, Any]:
             "env_steps": env_steps,
         }
     return defaults
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FamilyConfig(NetworkConfig):
+    """Settings of all agents whose defaults depend on the family of the task."""
+
+    @classmethod
+    def defaults_for(cls, task: Task) -> dict[str, Any]:
+        """Return the network, and what the agent's family of tasks changes."""
+        return super().defaults_for(task) | family_defaults(cls.name, task)

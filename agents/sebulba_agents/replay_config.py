@@ -9,16 +9,15 @@ from typing import Annotated, Any, Literal
 
 from sebulba.ranges import Count, Fraction, Natural, NonNegative, Positive, Range, Real
 from sebulba.references import Core, Network
-from sebulba.task import Task
 from sebulba.toolkit.schedules import Schedule, ScheduledFraction, ScheduledNonNegative
 from sebulba.toolkit.settings import ReplayConfig
-from sebulba_agents.families import family_defaults
+from sebulba_agents.families import FamilyConfig
 
 _Period = Annotated[int, Range(1, 2**31 - 1)]  # updates, which devices count in int32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ValueReplayConfig(ReplayConfig):
+class ValueReplayConfig(FamilyConfig, ReplayConfig):
     """Settings of all agents that learn values of discrete actions from a replay."""
 
     frame_stack: Count | None = None
@@ -127,11 +126,6 @@ class DDQNConfig(QLearningConfig):
     evaluation_epsilon: Fraction = 0.001
     learning_rate: ScheduledNonNegative = 5e-4
 
-    @classmethod
-    def defaults_for(cls, task: Task) -> dict[str, Any]:
-        """Return the network, and what the agent's family of tasks changes."""
-        return super().defaults_for(task) | family_defaults(cls.name, task)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RainbowConfig(DDQNConfig):
@@ -168,7 +162,7 @@ class RainbowConfig(DDQNConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SACConfig(ReplayConfig):
+class SACConfig(FamilyConfig, ReplayConfig):
     """SAC with automatic temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     name: str = "sac"
@@ -199,11 +193,6 @@ class SACConfig(ReplayConfig):
     learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
     adam_epsilon: Positive = 1e-8
-
-    @classmethod
-    def defaults_for(cls, task: Task) -> dict[str, Any]:
-        """Return the network, and what the agent's family of tasks changes."""
-        return super().defaults_for(task) | family_defaults(cls.name, task)
 
 
 _LatentNetwork = Network | Literal["resnet"]
