@@ -9,7 +9,7 @@ from typing import Any
 
 from sebulba.hosts.rendezvous import TOKEN_VARIABLE
 from sebulba.process import EXIT_SIGNAL_BASE, handled
-from sebulba.processes.command_line import RayShare
+from sebulba.processes.ray_cluster import RayShare
 from sebulba.processes.ray_process import RayProcess
 from sebulba.processes.ray_runs import (
     MAX_RESTARTS,

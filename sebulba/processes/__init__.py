@@ -14,5 +14,5 @@ On other machines each run is the child of a process of its own:
     ray_runs        asks Ray for their processes
     remote_process  how any process elsewhere is asked
     ray_process     a process that Ray starts
-    ray_cluster     joins Ray
+    ray_cluster     joins Ray; what a process asks of it
 """

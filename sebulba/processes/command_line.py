@@ -1,16 +1,14 @@
 """Take a command's own flags out of the command line of its runs. Imports no jax."""
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from sebulba.config import Config
 from sebulba.config.loading import flag_name
 from sebulba.errors import ConfigError
+from sebulba.processes.ray_cluster import RayShare
 from sebulba.storage.names import CONFIG
 
 ENV_FLAG = "To use other arguments of the environment: --env.options.NAME VALUE"
@@ -47,25 +45,6 @@ def check_holds_no_run(directory: pathlib.Path) -> None:
             f"run_dir: expected a directory for several runs, got {directory}, which is that of one"
             " run; choose another run_dir"
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RayShare:
-    """What one run asks of a machine that Ray chooses."""
-
-    num_cpus: int = 1
-    num_gpus: float = 0.0
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What Ray calls it."""
-        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
-
-    def __str__(self) -> str:
-        parts = [f"{self.num_cpus} CPU{'s' if self.num_cpus > 1 else ''}"]
-        if self.num_gpus:
-            parts.append(f"{self.num_gpus:g} GPU{'s' if self.num_gpus > 1 else ''}")
-        return " and ".join(parts)
 
 
 def take_flag(argv: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
@@ -176,27 +155,6 @@ def take_ray(argv: Sequence[str]) -> tuple[RayShare | None, list[str]]:
     is_on_ray, rest = take_switch(argv, "--ray")
     share, rest = take_share(rest, is_on_ray=is_on_ray)
     return (share if is_on_ray else None), rest
-
-
-def check_ray(config: Config, *, has_seeds: bool) -> None:
-    """Check that the runs of `sebulba train` can be given to Ray.
-
-    Args:
-        config: the settings of each run.
-        has_seeds: whether there are several, by `--seeds`.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if not has_seeds:
-        raise ConfigError(
-            "--ray: expected --seeds beside it. One run on a cluster has remote actors"
-            " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
-        )
-    if config.distributed.effective_mode != "off":
-        raise ConfigError("--ray: cannot be combined with distributed.mode")
-    if config.run.seeds == "mapped":
-        raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
 
 
 def take_seeds(argv: Sequence[str]) -> tuple[list[int] | None, list[str]]:

@@ -22,12 +22,12 @@ from sebulba.config.validation import value_of
 from sebulba.errors import ConfigError, refuse
 from sebulba.process import EXIT_DONE
 from sebulba.processes.command_line import (
-    RayShare,
     check_holds_no_run,
     take_count,
     take_ray,
     take_seeds,
 )
+from sebulba.processes.ray_cluster import RayShare
 from sebulba.processes.ray_runs import train_runs_on_ray
 from sebulba.processes.run_holder import with_resume
 from sebulba.processes.runs import TrainingRun, say, train_runs

@@ -1,6 +1,7 @@
 """The Ray cluster that a command uses: one that is running, or one that it starts here and ends."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -13,7 +14,6 @@ from typing import Any
 from sebulba.config.extras import install_command
 from sebulba.errors import ConfigError
 from sebulba.process import call_before_end
-from sebulba.processes.command_line import RayShare
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Environment variable with the address of a cluster that runs; without it, one is started here."""
@@ -22,6 +22,25 @@ _CONNECT_TIMEOUT_S = 10.0
 # Ray shows the lines of remote processes, and its own. Its own about a death have up to 1,200
 # characters; ours names actor, machine and cycle.
 _HIDDEN_LINES = r"^A worker died or was killed while executing a task|\(raylet\) worker\.cc:"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayShare:
+    """What a process asks of the machine that Ray chooses for it."""
+
+    num_cpus: int = 1
+    num_gpus: float = 0.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Ray calls it."""
+        return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
+
+    def __str__(self) -> str:
+        parts = [f"{self.num_cpus} CPU{'s' if self.num_cpus > 1 else ''}"]
+        if self.num_gpus:
+            parts.append(f"{self.num_gpus:g} GPU{'s' if self.num_gpus > 1 else ''}")
+        return " and ".join(parts)
 
 
 @contextlib.contextmanager

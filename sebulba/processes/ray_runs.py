@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sebulba.config.loading import split_arguments
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import RayShare, take_switch
-from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster, room_for
+from sebulba.processes.command_line import take_switch
+from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, RayShare, ray_cluster, room_for
 from sebulba.processes.ray_process import RayProcess
 from sebulba.processes.remote_runs import RemoteRun, train_elsewhere
 from sebulba.processes.run_holder import Order, RunHolder

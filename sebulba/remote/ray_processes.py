@@ -7,8 +7,7 @@ from typing import Any
 
 from sebulba.config import ActorConfig
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import RayShare
-from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, ray_cluster, room_for
+from sebulba.processes.ray_cluster import ADDRESS_VARIABLE, RayShare, ray_cluster, room_for
 from sebulba.processes.ray_process import RayProcess
 from sebulba.remote.process import ActingProcess
 from sebulba.remote.wire import Arrays

@@ -9,7 +9,7 @@ import pytest
 from sebulba.errors import ConfigError
 from sebulba.hosts import ray_hosts
 from sebulba.hosts.ray_hosts import run_hosts_on_ray
-from sebulba.processes.command_line import RayShare
+from sebulba.processes.ray_cluster import RayShare
 from sebulba.processes.ray_runs import with_absolute_paths
 from sebulba.processes.remote_process import ProcessGone
 from sebulba.processes.remote_runs import RemoteRun

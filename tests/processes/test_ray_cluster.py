@@ -3,8 +3,7 @@
 import pytest
 
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import RayShare
-from sebulba.processes.ray_cluster import ray_cluster, room_for
+from sebulba.processes.ray_cluster import RayShare, ray_cluster, room_for
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 

@@ -14,7 +14,7 @@ import pytest
 
 from sebulba.config import ActorConfig
 from sebulba.errors import ConfigError
-from sebulba.processes.command_line import RayShare
+from sebulba.processes.ray_cluster import RayShare
 from sebulba.remote.ray_processes import RayProcesses, ray_processes
 from tests.remote.on_ray import (
     actors_of,
