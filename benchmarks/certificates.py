@@ -161,6 +161,21 @@ def same_curve(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
     )
 
 
+def describe_curve(curve: SameCurve) -> str:
+    """Return in words how far two curves are the same."""
+    if not curve.num_compared:
+        return "no return in so few cycles"
+    if curve.is_whole:
+        points = "its only point" if curve.num_points == 1 else f"all {curve.num_points} points"
+        return f"the same in {points}, up to {curve.env_steps:,} env steps"
+    if not curve.num_points:
+        return f"other from its first point on, of {curve.num_compared}"
+    return (
+        f"the same up to {curve.env_steps:,} env steps, {curve.num_points} of"
+        f" {curve.num_compared} points, then other"
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
     """A certificate that was read."""
@@ -194,6 +209,12 @@ def read_certificate(path: pathlib.Path) -> Certificate | None:
         metrics=[json.loads(line) for line in (path / METRICS).read_text().splitlines()],
         repetitions=repetitions["repetitions"] if repetitions else [],
     )
+
+
+def is_whole(record: Mapping[str, Any], certificate: Certificate) -> bool:
+    """Return whether a certificate covers the whole run of a result."""
+    steps = certificate.last.env_steps
+    return certificate.commit == record["commit"] and steps == record["summary"]["env_steps"]
 
 
 def describe_cpu(process: Mapping[str, Any]) -> str:

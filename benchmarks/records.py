@@ -7,29 +7,15 @@ a certificate, see `benchmarks.certificates`. Beside a record there may be the o
 
 import json
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.certificates import (
-    CERTIFICATE,
-    Certificate,
-    SameCurve,
-    commit_of,
-    keep_certificate,
-    read_certificate,
-    record_repetition,
-    same_curve,
-)
+from benchmarks.certificates import CERTIFICATE, commit_of, keep_certificate
 from sebulba.config.loading import split_arguments
-from sebulba.process import EXIT_DONE, EXIT_OTHER_RESULT, EXIT_ROUNDING, EXIT_SIGNAL_BASE
-from sebulba.storage.checksums import checksums_of
 from sebulba.storage.names import CHECKSUMS
 from sebulba.storage.run_files import Run, read_run
-from sebulba.verify import verify
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 COLUMNS = ("env_steps", "wall_time_s", "episode_return_mean")
@@ -39,14 +25,6 @@ _LENGTHS = ("run_dir", "run.total_learner_cycles", "run.stop_at_return")
 """Settings in which a certificate may differ from its row: they change no learner cycle."""
 _OF_A_SEED = ("run_dir", "run.stop_at_return", "seed")
 """Settings in which the seeds of a row may differ."""
-_REPEATED = ("env_steps", "updates", "episodes", "final_episode_return_mean")
-"""Numbers of a result that its repetition has, too."""
-_VERDICTS = {
-    EXIT_DONE: "the same bits",
-    EXIT_ROUNDING: "consistent with rounding",
-    EXIT_OTHER_RESULT: "another result",
-}
-_NO_POINT = "no return in so few cycles"
 
 
 def add(
@@ -71,7 +49,7 @@ def add(
     record = make_record(run, commit=commit_of(run.process), name=name)
     path = folder / "results" / "records" / record["name"] / f"seed-{record['seed']}.json"
     for other in path.parent.glob("seed-*.json"):
-        if keys := _other_settings(json.loads(other.read_text()), run.config, but=_OF_A_SEED):
+        if keys := other_settings(json.loads(other.read_text()), run.config, but=_OF_A_SEED):
             raise SystemExit(
                 f"{run_dir}: expected the settings of {other}, got other {', '.join(keys)}; to"
                 f" replace the row, remove {path.parent} first"
@@ -100,9 +78,9 @@ def certify(
     """
     run = read_run(run_dir)
     row = folder / "results" / "records" / (name or _name_of(run))
-    record = _record_of(row, run.config["seed"])
+    record = record_of(row, run.config["seed"])
     commit_of(run.process)
-    if other := _other_settings(record, run.config):
+    if other := other_settings(record, run.config):
         raise SystemExit(f"{run_dir}: expected the settings of {row.name}, got other {other}")
     if not _is_repeatable(run):
         raise SystemExit(f"{run_dir}: expected a run with checksums and an exact policy lag")
@@ -110,98 +88,7 @@ def certify(
     return row / CERTIFICATE
 
 
-def repeat_all(
-    names: Sequence[str],
-    folder: pathlib.Path = FOLDER,
-    *,
-    cycles: int | None = None,
-    keep: bool = False,
-) -> int:
-    """Train the certificates of rows again, until a signal, and return the greatest exit code.
-
-    Args:
-        names: of the rows.
-        folder: the folder `docs`.
-        cycles: the most learner cycles to repeat; None: all of a certificate.
-        keep: whether to add the verdicts to the certificates.
-
-    Raises:
-        SystemExit: a row has no certificate, or a verdict would be kept of code without a commit.
-    """
-    from sebulba.storage.fingerprint import describe_code  # It imports jax.
-
-    for name in names:
-        _certificate_of(folder / "results" / "records" / name)
-    if keep:
-        commit_of({"code": describe_code()})
-    greatest = EXIT_DONE
-    for name in names:
-        code = repeat(name, folder, cycles=cycles, keep=keep)
-        greatest = max(greatest, code)
-        if code > EXIT_SIGNAL_BASE:
-            break
-    return greatest
-
-
-def _certificate_of(row: pathlib.Path) -> Certificate:
-    certificate = read_certificate(row / CERTIFICATE)
-    if certificate is None:
-        raise SystemExit(f"{row.name}: {without_certificate(row)}")
-    return certificate
-
-
-def repeat(
-    name: str, folder: pathlib.Path = FOLDER, *, cycles: int | None = None, keep: bool = False
-) -> int:
-    """Train a row's certificate again, print what is the same, and return the exit code.
-
-    Args:
-        name: of the row.
-        folder: the folder `docs`.
-        cycles: the most learner cycles to repeat; None: all of the certificate.
-        keep: whether to add the verdict to the certificate.
-
-    Raises:
-        SystemExit: the row has no certificate.
-    """
-    row = folder / "results" / "records" / name
-    certificate = _certificate_of(row)
-    record = _record_of(row, certificate.seed)
-    print(f"{name}: {_describe_relation(record, certificate)}", flush=True)
-    if other := _other_settings(record, certificate.config):
-        raise SystemExit(f"{name}: expected the settings of the result, got other {other}")
-    again = pathlib.Path(tempfile.mkdtemp(prefix="sebulba-row-")) / "run"
-    code = verify(row / CERTIFICATE, cycles=cycles, into=again)
-    if code in _VERDICTS:
-        run, last = read_run(again), checksums_of(again)[-1]
-        if keep:
-            record_repetition(
-                row / CERTIFICATE,
-                process=run.process,
-                cycles=last.num_cycles,
-                verdict=_VERDICTS[code],
-            )
-        print(f"the result's curve: {describe_curve(same_curve(record, run.rows))}")
-        if last.env_steps >= record["summary"]["env_steps"] and not _is_result(record, run):
-            code = max(code, EXIT_OTHER_RESULT)
-    if code == EXIT_DONE:
-        shutil.rmtree(again.parent)
-        print("the repetition is removed")
-    return code
-
-
-def _is_result(record: Mapping[str, Any], run: Run) -> bool:
-    """Print whether a run has the numbers of a result, and return it."""
-    summary = run.summary or {}
-    other = [key for key in _REPEATED if summary.get(key) != record["summary"][key]]
-    for key in other:
-        print(f"another {key}: there {record['summary'][key]}, here {summary.get(key)}")
-    if not other:
-        print(f"the result is the same: {', '.join(_REPEATED)}")
-    return not other
-
-
-def _other_settings(
+def other_settings(
     record: Mapping[str, Any], config: Mapping[str, Any], *, but: Sequence[str] = _LENGTHS
 ) -> list[str]:
     """Return the settings of a result that a run has not, but for some.
@@ -215,7 +102,7 @@ def _other_settings(
     ]
 
 
-def _record_of(row: pathlib.Path, seed: int) -> dict[str, Any]:
+def record_of(row: pathlib.Path, seed: int) -> dict[str, Any]:
     path = row / f"seed-{seed}.json"
     if not path.is_file():
         raise SystemExit(f"{row.name}: expected the record of seed {seed}, got none in {row}")
@@ -298,35 +185,3 @@ def without_certificate(row: pathlib.Path) -> str:
         raise SystemExit(f"{row.name}: expected a row of docs/results.md, got none in {row}")
     is_free = json.loads(paths[0].read_text())["config"]["learner.policy_lag"] is None
     return "none: free-running" if is_free else "none"
-
-
-def is_whole(record: Mapping[str, Any], certificate: Certificate) -> bool:
-    steps = certificate.last.env_steps
-    return certificate.commit == record["commit"] and steps == record["summary"]["env_steps"]
-
-
-def _describe_relation(record: Mapping[str, Any], certificate: Certificate) -> str:
-    """Return which part of a result a certificate is of."""
-    seed, cycles = certificate.seed, f"{certificate.last.num_cycles:,} learner cycles"
-    if is_whole(record, certificate):
-        return f"the whole run of seed {seed}, {cycles}, of commit {certificate.commit}"
-    if certificate.commit == record["commit"]:
-        return f"the first {cycles} of seed {seed}, of commit {certificate.commit}"
-    return (
-        f"the result of seed {seed} is of commit {record['commit']}, and its certificate, of the"
-        f" first {cycles}, of {certificate.commit}: it says what the later code computes"
-    )
-
-
-def describe_curve(curve: SameCurve) -> str:
-    if not curve.num_compared:
-        return _NO_POINT
-    if curve.is_whole:
-        points = "its only point" if curve.num_points == 1 else f"all {curve.num_points} points"
-        return f"the same in {points}, up to {curve.env_steps:,} env steps"
-    if not curve.num_points:
-        return f"other from its first point on, of {curve.num_compared}"
-    return (
-        f"the same up to {curve.env_steps:,} env steps, {curve.num_points} of"
-        f" {curve.num_compared} points, then other"
-    )

@@ -17,18 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.certificates import CERTIFICATE, read_certificate, same_curve
+from benchmarks.certificates import (
+    CERTIFICATE,
+    describe_curve,
+    is_whole,
+    read_certificate,
+    same_curve,
+)
 from benchmarks.records import (
     COLUMNS,
     FOLDER,
     add,
     certify,
-    describe_curve,
-    is_whole,
     read_records,
-    repeat_all,
     without_certificate,
 )
+from benchmarks.repetitions import repeat_all
 from sebulba.evaluation.statistics import MIN_VALUES, bootstrap_interval, interquartile_mean
 from sebulba.figures.curves import Group
 from sebulba.figures.drawing import PANELS, draw, save

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from benchmarks import certificates, records, results
+from benchmarks import certificates, records, repetitions, results
 from benchmarks.certificates import (
     CERTIFICATE,
     SameCurve,
@@ -49,8 +49,8 @@ def repeat(row, monkeypatch, *, code=EXIT_DONE, change=lambda run: None):
         change(into)
         return code
 
-    monkeypatch.setattr(records, "verify", verify)
-    return records.repeat("impala", row, keep=True)
+    monkeypatch.setattr(repetitions, "verify", verify)
+    return repetitions.repeat("impala", row, keep=True)
 
 
 def edit(path, change):
@@ -106,12 +106,14 @@ def test_what_a_record_lacks_is_said(row):
 def test_rows_are_repeated_until_a_signal(row, monkeypatch):
     repeated = []
     codes = iter([EXIT_OTHER_RESULT, EXIT_DONE, 130, EXIT_DONE])
-    monkeypatch.setattr(records, "repeat", lambda *args, **kw: repeated.append(args) or next(codes))
+    monkeypatch.setattr(
+        repetitions, "repeat", lambda *args, **kw: repeated.append(args) or next(codes)
+    )
     with pytest.raises(SystemExit, match=r"expected a row"):
-        records.repeat_all(["impala", "impla"], row)
+        repetitions.repeat_all(["impala", "impla"], row)
     assert not repeated
-    assert records.repeat_all(["impala", "impala"], row) == EXIT_OTHER_RESULT
-    assert records.repeat_all(["impala", "impala"], row) == 130
+    assert repetitions.repeat_all(["impala", "impala"], row) == EXIT_OTHER_RESULT
+    assert repetitions.repeat_all(["impala", "impala"], row) == 130
     assert len(repeated) == 3
 
 
@@ -181,14 +183,14 @@ def test_the_beginning_of_a_row_is_certified_and_other_settings_are_refused(row)
 def test_rows_without_a_certificate_say_why(row):
     shutil.rmtree(row / "results" / "records" / "impala" / CERTIFICATE)
     with pytest.raises(SystemExit, match=r"impala: none$"):
-        records.repeat("impala", row)
+        repetitions.repeat("impala", row)
     record = row / "results" / "records" / "impala" / "seed-0.json"
     edit(record, lambda value: value["config"].update({"learner.policy_lag": None}))
     with pytest.raises(SystemExit, match="impala: none: free-running"):
-        records.repeat("impala", row)
+        repetitions.repeat("impala", row)
     assert "| none: free-running |" in results.make_page(row)
     with pytest.raises(SystemExit, match=r"expected a row of docs/results.md"):
-        records.repeat("impla", row)
+        repetitions.repeat("impla", row)
 
 
 def test_curves_are_compared_up_to_the_first_other_point():
