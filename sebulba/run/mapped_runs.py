@@ -54,12 +54,12 @@ def train_mapped(
                 closing[number] = stack.enter_context(contextlib.ExitStack())
                 first = next((each.ring for each in ready.values()), None)
                 try:
-                    task_defaults, fastest = set_up(config)
+                    task_defaults, kernel_warning = set_up(config)
                     ready[number] = closing[number].enter_context(
                         prepared(
                             task_defaults,
                             end=ends[number],
-                            fastest=fastest,
+                            kernel_warning=kernel_warning,
                             started_in=started_in,
                             display=displays[number],
                             mapped_seeds=[each.seed for each in configs],

@@ -61,12 +61,12 @@ from sebulba.storage.names import CHECKPOINTS, MAPPED_SEEDS
 from sebulba.storage.run_dir import read_run_json, record_in_run_json, record_in_start
 
 
-def set_up(config: Config) -> tuple[TaskDefaults, str | None]:
+def set_up(config: Config) -> tuple[TaskDefaults, str]:
     """Set process-wide options, before JAX starts; return the config with the task's defaults.
 
     Returns:
-        The config and its defaults; and a line about kernels that are not repeatable, if it has to
-        be shown.
+        The config and its defaults; and a warning that kernels are not repeatable, to be shown
+        where the run's other lines are, or "".
 
     Raises:
         ConfigError: there is no device of JAX_PLATFORMS, or no repeatable kernels.
@@ -74,12 +74,12 @@ def set_up(config: Config) -> tuple[TaskDefaults, str | None]:
     if config.evaluation.video is not None:
         load_opengl()  # EnvPool looks for OpenGL only when it is imported.
     # Before an environment is made, which may start JAX.
-    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
+    kernel_warning = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
     # First of all, since `run.keep_memory` may be among the defaults. The directory of the run is
     # made absolute before, because an environment may change the working directory.
     task_defaults = with_task_defaults(with_absolute_run_dir(config))
     prepare_process(task_defaults.config)
-    return task_defaults, fastest
+    return task_defaults, kernel_warning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,7 +123,7 @@ def prepared(
     task_defaults: TaskDefaults,
     *,
     end: RunEnd,
-    fastest: str | None,
+    kernel_warning: str,
     started_in: pathlib.Path,
     display: Display | None = None,
     verbose: bool = False,
@@ -135,9 +135,9 @@ def prepared(
     """Open the run directory, and make the ring and its observers; close what `finish` does not.
 
     Args:
-        task_defaults: the run's settings, from `set_up`, like `fastest`.
+        task_defaults: the run's settings, from `set_up`, like `kernel_warning`.
         end: why the run ends.
-        fastest: a line about kernels that are not repeatable; None: none.
+        kernel_warning: a line of text; "": none.
         started_in: the working directory at the start.
         display: as of `train`, like all that follow.
         verbose: whether a console shows details.
@@ -165,8 +165,8 @@ def prepared(
         show = display.message if mapped_with is None else display.detail
         for line in describe_run(config, devices, task_defaults.message):
             show(line)
-        if fastest:
-            display.message(fastest)
+        if kernel_warning:
+            display.message(kernel_warning)
         display.message(f"run directory: {path_from(started_in, path)}")
         if flags := describe_xla_flags():
             display.detail(f"compiler: {flags}")

@@ -33,10 +33,10 @@ def use_kernels_of(config: Config, start: Mapping[str, Any]) -> None:
         ConfigError: they cannot be had, or there is no device of JAX_PLATFORMS.
     """
     code = CodeReading({**source_files(config), **opponent_files(config)})
-    fastest = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
+    kernel_warning = use_repeatable_kernels(config.run.repeatable, is_exact=config.has_fixed_order)
     check_platforms()
-    if fastest:
-        print(fastest, file=sys.stderr)
+    if kernel_warning:
+        print(kernel_warning, file=sys.stderr)
     now = {**describe_run(), "code": code.wait(), MAPPED_SEEDS: []}
     if found := differences_of_starts(start, now):
         names = ", ".join(f"{each.name} (there {each.first}, here {each.second})" for each in found)

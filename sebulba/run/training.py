@@ -116,13 +116,13 @@ def train(
         Exception: the ring could not be made.
     """
     started_in = pathlib.Path.cwd()
-    task_defaults, fastest = set_up(config)
+    task_defaults, kernel_warning = set_up(config)
     with (
         RunEnd(hosts_agree=hosts.are_several()).listening() as end,
         prepared(
             task_defaults,
             end=end,
-            fastest=fastest,
+            kernel_warning=kernel_warning,
             started_in=started_in,
             display=display,
             verbose=verbose,
