@@ -7,21 +7,20 @@ process that replaces it. So killing it changes no bit.
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from sebulba.devices.memory import num_bytes
-from sebulba.envs.base import EnvironmentDataError, EnvironmentFault, EnvironmentTimeout
-from sebulba.errors import ConfigError
 from sebulba.processes.remote_process import ProcessGone, ProcessLost, RemoteProcess
-from sebulba.remote import process, wire
+from sebulba.remote import failures, wire
 from sebulba.remote.attendance import Attendance
+from sebulba.remote.failures import RemoteError
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
 from sebulba.ring.clocks import ACT, WallClock
-from sebulba.ring.collectors import CollectorLost, StreamLost
+from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.deques import Closed
 from sebulba.ring.records import NOTHING_BEFORE, ActCarry, Collected, Point
 from sebulba.ring.threads import WatchdogError
@@ -36,11 +35,6 @@ _MAX_NAMES = 8  # in a line
 # shapes of networks, and has acted no cycle yet; it has its environments where it left them after
 # the last cycle.
 _SETTING_UP, _LOST, _SET_UP, _NEW, _ACTING = "setting up", "lost", "set up", "new", "acting"
-_FAULTS = {each.__name__: each for each in (EnvironmentDataError, EnvironmentTimeout)}
-
-
-class RemoteError(RuntimeError):
-    """A process that acts raised something that is no fault of its environments."""
 
 
 class RemoteTimeout(WatchdogError):
@@ -322,7 +316,7 @@ class RemoteCollector:
         self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
         for line in record.get("warnings", ()):
             self._on_warning(f"{self._name}: {line}")
-        _raise_of(record, self._where)
+        failures.raise_of(record, self._where)
         return answer
 
     def _look(self) -> tuple[Any, ...] | None:
@@ -380,29 +374,3 @@ class RemoteCollector:
         """Add to counts. Other threads read them, so an object is replaced as a whole."""
         sums = {name: getattr(self.counts, name) + number for name, number in more.items()}
         self.counts = dataclasses.replace(self.counts, **sums)
-
-
-def _raise_of(record: Record, where: str) -> None:
-    """Raise what a call raised in its process."""
-    end = record["end"]
-    if end == process.DONE:
-        return
-    if end == process.NOT_SET_UP:
-        raise ProcessLost("it was replaced")
-    text = record["text"]
-    error: Exception
-    if end == process.ENVIRONMENT_FAULT:
-        error = _FAULTS.get(record["kind"], EnvironmentFault)(text)
-        error.env_steps = record["env_steps"]
-    elif end == process.STREAM_LOST:
-        error = StreamLost(text)
-    elif end == process.CONFIG_ERROR:
-        error = ConfigError(f"{where}: {text}")
-    else:
-        error = RemoteError(f"{where}: {text}")
-    notes: Sequence[str] = record["notes"]
-    for note in notes:
-        error.add_note(note)
-    if end in (process.ENVIRONMENT_FAULT, process.FAILED):
-        error.add_note(f"On {where}:\n{record['traceback'].rstrip()}")
-    raise error

@@ -7,25 +7,17 @@ import os
 import platform
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sebulba.errors import ConfigError, describe_error
+from sebulba.errors import ConfigError
 from sebulba.processes.cores import take_least_used_cores
+from sebulba.remote import failures
 
 if TYPE_CHECKING:
     from sebulba.remote.wire import Arrays, Record
 
     Answer = tuple[Record, Arrays | None, Arrays | None]
-
-# How a call ended.
-DONE = "done"
-NOT_SET_UP = "not set up"  # this process has replaced the one that was
-ENVIRONMENT_FAULT = "environment fault"
-STREAM_LOST = "stream lost"
-CONFIG_ERROR = "config error"
-FAILED = "failed"  # anything else
 
 
 class ActingProcess:
@@ -89,12 +81,12 @@ class ActingProcess:
 
     def _answer(self, work: "Callable[[], Answer]", *, needs_set_up: bool = False) -> "Answer":
         if needs_set_up and self._collector is None:
-            return {"end": NOT_SET_UP, **_place()}, None, None
+            return {"end": failures.NOT_SET_UP, **_place()}, None, None
         try:
             record, first, second = work()
-            record["end"] = DONE
+            record["end"] = failures.DONE
         except BaseException as error:  # An environment may exit.
-            record, first, second = _describe(error), None, None
+            record, first, second = failures.describe(error), None, None
         record |= {"warnings": self._warnings.copy(), **_place()}
         self._warnings.clear()  # The same list, which the collector writes to.
         return record, first, second
@@ -169,24 +161,3 @@ class ActingProcess:
 def _place() -> "Record":
     """Return which process this is, and the CPU time that it has used, with all its threads."""
     return {"machine": platform.node(), "pid": os.getpid(), "cpu_s": time.process_time()}
-
-
-def _describe(error: BaseException) -> "Record":
-    """Return the record of a call that raised."""
-    from sebulba.envs.base import EnvironmentFault
-    from sebulba.ring.collectors import StreamLost
-
-    kinds = (
-        (EnvironmentFault, ENVIRONMENT_FAULT),
-        (StreamLost, STREAM_LOST),
-        (ConfigError, CONFIG_ERROR),
-    )
-    end = next((end for kind, end in kinds if isinstance(error, kind)), FAILED)
-    return {
-        "end": end,
-        "kind": type(error).__name__,
-        "text": describe_error(error) if end == FAILED else str(error),
-        "env_steps": getattr(error, "env_steps", 0),
-        "notes": list(getattr(error, "__notes__", ())),
-        "traceback": "".join(traceback.format_exception(error)),
-    }

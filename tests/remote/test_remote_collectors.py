@@ -19,7 +19,8 @@ from sebulba.envs.base import EnvironmentFault
 from sebulba.envs.jax_tasks import Catch
 from sebulba.errors import ConfigError
 from sebulba.remote import collector, make
-from sebulba.remote.collector import RemoteError, RemoteTimeout
+from sebulba.remote.collector import RemoteTimeout
+from sebulba.remote.failures import RemoteError
 from sebulba.ring.collectors import CollectorLost
 from sebulba.ring.run_end import RunEnd, StoppedAtStart
 from sebulba.ring.running import check_mode
