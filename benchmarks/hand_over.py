@@ -126,7 +126,7 @@ def _spent(collector: Any) -> dict[str, float]:
     """Return the CPU milliseconds of all processes, and the bytes that crossed, so far."""
     spent = {"CPU ms here": 1e3 * time.process_time()}
     if isinstance(collector, RemoteCollector):
-        counts = collector.counts
+        counts = collector.counter.counts
         spent |= {
             "CPU ms there": 1e3 * counts.process_cpu_s,
             "CPU ms of Ray": 1e3 * _cpu_s_of_ray(),

@@ -16,6 +16,7 @@ from sebulba.devices.memory import num_bytes
 from sebulba.processes.remote_process import ProcessGone, ProcessLost, RemoteProcess
 from sebulba.remote import failures, wire
 from sebulba.remote.attendance import Attendance
+from sebulba.remote.counts import RemoteCounter
 from sebulba.remote.failures import RemoteError
 from sebulba.remote.wire import Arrays, Record
 from sebulba.ring.act_functions import ActFunctions
@@ -41,20 +42,6 @@ class RemoteTimeout(WatchdogError):
     """A process that acts has not answered for `actor.remote_timeout_s`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RemoteCounts:
-    """What the processes of a remote actor have done so far."""
-
-    num_restarts: int = 0  # processes that replaced another
-    num_cycles: int = 0  # that came back
-    machine: str | None = None  # of the process that answered last
-    # Of points and what is collected from them. Networks cross for all actors of a machine at once.
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    process_cpu_s: float = 0.0  # CPU time, with all threads of the processes
-    thread_cpu_s: float = 0.0  # CPU time of the thread that asks them
-
-
 class RemoteCollector:
     """Has the cycles of one actor acted by another process."""
 
@@ -68,7 +55,6 @@ class RemoteCollector:
         share: Callable[[Networks], Any],
         shapes: Callable[[Networks], Collected],
         first_carry: Callable[[Networks], ActCarry],
-        spec: EnvironmentSpec,
         clock: WallClock,
         on_warning: Callable[[str], None],
         max_replayed_cycles: int,
@@ -88,7 +74,6 @@ class RemoteCollector:
             share: takes networks; returns what stands for their arrays in a call.
             shapes: takes networks; returns the shapes of what is collected.
             first_carry: takes networks; returns an actor's first carry with any environments.
-            spec: the spaces of a single environment.
             clock: the clock of the thread that calls `collect`.
             on_warning: takes one line of text.
             max_replayed_cycles: act cycles that a process repeats to return to a point in
@@ -108,7 +93,6 @@ class RemoteCollector:
         self._share = share
         self._shapes = shapes
         self._first_carry = first_carry
-        self._spec = spec
         self._clock = clock
         self._on_warning = on_warning
         self._timeout_s = timeout_s
@@ -124,9 +108,7 @@ class RemoteCollector:
         self._dead_since: float | None = None
         self._longest_s = 0.0  # of the cycles so far
         self._where = name  # with machine and process, once they have answered
-        self.counts = RemoteCounts()
-        self._process: tuple[str, int] | None = None  # machine and process that answered last
-        self._process_cpu_s = 0.0  # that it had used by then
+        self.counter = RemoteCounter()
         self._is_interrupted = False
         self.max_kept_cycles = max_replayed_cycles
         remote.call("set_up", settings)  # All processes do it at the same time.
@@ -135,7 +117,7 @@ class RemoteCollector:
     @property
     def spec(self) -> EnvironmentSpec:
         """The spaces of a single environment."""
-        return self._spec
+        return self._functions.run_spec.environment
 
     def begin(self, networks: Networks) -> Point:
         """Return the first point of a new run; see `Collector`.
@@ -175,10 +157,10 @@ class RemoteCollector:
         began_cpu_s = time.thread_time()
         try:
             collected = self._collect(networks, point)
-            self._count(num_cycles=1)
+            self.counter.add(num_cycles=1)
             return collected
         finally:
-            self._count(thread_cpu_s=time.thread_time() - began_cpu_s)
+            self.counter.add(thread_cpu_s=time.thread_time() - began_cpu_s)
 
     def _collect(self, networks: Networks, point: Point) -> Collected:
         timeout_s = self._timeout_s
@@ -196,7 +178,7 @@ class RemoteCollector:
         # The process that acted the last cycle has its environments at the point already.
         sent = point if is_new else dataclasses.replace(point, actions=None)
         numbers, packed, actions = wire.pack_point(sent)
-        self._count(bytes_sent=num_bytes((packed, actions)))
+        self.counter.add(bytes_sent=num_bytes((packed, actions)))
         arguments = self._share(networks), numbers, packed, actions
         began = time.monotonic()
         try:
@@ -312,7 +294,7 @@ class RemoteCollector:
                     " actor.remote_gpus), or its process hangs"
                 )
         record = answer[0]
-        self._count_answer(answer)
+        self.counter.add_answer(answer)
         self._where = f"{self._name} on {record['machine']}, process {record['pid']}"
         for line in record.get("warnings", ()):
             self._on_warning(f"{self._name}: {line}")
@@ -356,21 +338,3 @@ class RemoteCollector:
             raise Closed
         if not self._is_running:
             self._check()
-
-    def _count_answer(self, answer: tuple[Record, Arrays | None, Arrays | None]) -> None:
-        record, *arrays = answer
-        process, is_first = (record["machine"], record["pid"]), self._process is None
-        if process != self._process:
-            self._process, self._process_cpu_s = process, 0.0
-            self._count(num_restarts=int(not is_first))
-            self.counts = dataclasses.replace(self.counts, machine=record["machine"])
-        self._count(
-            bytes_received=num_bytes((record.get("tally"), arrays)),
-            process_cpu_s=record["cpu_s"] - self._process_cpu_s,
-        )
-        self._process_cpu_s = record["cpu_s"]
-
-    def _count(self, **more: float) -> None:
-        """Add to counts. Other threads read them, so an object is replaced as a whole."""
-        sums = {name: getattr(self.counts, name) + number for name, number in more.items()}
-        self.counts = dataclasses.replace(self.counts, **sums)

@@ -148,7 +148,6 @@ class RemoteCollectors:
             share=self._share,
             shapes=shapes,
             first_carry=own_carry,
-            spec=run_spec.environment,
             clock=clock,
             on_warning=on_warning,
             max_replayed_cycles=config.actor.remote_max_replay,

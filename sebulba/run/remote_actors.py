@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sebulba.remote.collector import RemoteCollector, RemoteCounts
+from sebulba.remote.collector import RemoteCollector
+from sebulba.remote.counts import RemoteCounts
 from sebulba.ring.clocks import WAIT_FOR_NETWORKS, WAIT_FOR_QUEUE, TimeShares
 from sebulba.ring.ring import Ring
 
@@ -72,7 +73,7 @@ class RemoteActors:
         """Return the env steps learned from each remote actor, and its collector's counts."""
         accounts = self._ledger.balance()
         return {
-            actor_id: (accounts[actor_id]["learned"], collector.counts)
+            actor_id: (accounts[actor_id]["learned"], collector.counter.counts)
             for actor_id, collector in self._collectors.items()
         }
 
