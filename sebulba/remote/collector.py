@@ -31,7 +31,6 @@ from sebulba.types import EnvironmentSpec, Networks
 _POLL_S = 0.2
 # A start on a busy machine takes several seconds.
 _SILENT_S = 10.0
-_MAX_NAMES = 8  # in a line
 # The process sets up since the start; there is none that is set up; it is set up; it knows the
 # shapes of networks, and has acted no cycle yet; it has its environments where it left them after
 # the last cycle.
@@ -60,7 +59,6 @@ class RemoteCollector:
         max_replayed_cycles: int,
         timeout_s: float | None,
         compile_timeout_s: float | None,
-        is_exact: bool,
         attendance: Attendance,
         check: Callable[[], None],
     ):
@@ -80,9 +78,6 @@ class RemoteCollector:
                 environments that cannot be stored.
             timeout_s: how long a start or a cycle may take; None: as long as it takes.
             compile_timeout_s: how long the first cycle of a process may take.
-            is_exact: whether nobody acts until this actor does. The run ends if an answer takes
-                too long, and begins when the process is set up. Otherwise the others continue,
-                if there are any, and it joins when its process is set up.
             attendance: of all remote actors.
             check: called while `begin` waits; what it raises ends the wait.
         """
@@ -97,7 +92,6 @@ class RemoteCollector:
         self._on_warning = on_warning
         self._timeout_s = timeout_s
         self._compile_timeout_s = compile_timeout_s
-        self._is_exact = is_exact
         self._attendance = attendance
         attendance.expect(name)
         self._check = check
@@ -124,11 +118,11 @@ class RemoteCollector:
 
         It waits for the process if the lag is exact.
         """
-        carry = self._begin(networks) if self._is_exact else self._first_carry(networks)
+        carry = self._begin(networks) if self._attendance.is_exact else self._first_carry(networks)
         self._is_running = True
         if carry.env_state is not None:
             self.max_kept_cycles = 0  # They are in the point.
-        boundary = None if self._is_exact else NOTHING_BEFORE
+        boundary = None if self._attendance.is_exact else NOTHING_BEFORE
         return Point(cycle=0, carry=self._placed(carry), boundary=boundary)
 
     def wait(self) -> None:
@@ -243,14 +237,9 @@ class RemoteCollector:
 
     def _be_late(self, text: str) -> None:
         """Say that the run continues without the actor, or raise if it does not."""
-        if not self._run_continues:
+        if not self._attendance.run_continues:
             raise RemoteTimeout(text)
         self._on_warning(f"{text}. The run continues without it")
-
-    @property
-    def _run_continues(self) -> bool:
-        """Whether others act while this actor does not."""
-        return not self._is_exact and self._attendance.has_actors
 
     def _call(
         self, method: str, *arguments: Any, timeout_s: float | None
@@ -281,11 +270,11 @@ class RemoteCollector:
             seconds = time.monotonic() - began
             if not is_told and seconds > _SILENT_S:
                 is_told = True
-                self._say_who_is_awaited()
+                self._say_who_is_missing()
             if not is_late and timeout_s is not None and seconds > timeout_s:
                 is_late = True
-                if self._run_continues and not self.has_joined:
-                    self._say_who_is_awaited()
+                if self._attendance.run_continues and not self.has_joined:
+                    self._say_who_is_missing()
                     continue
                 self._be_late(
                     f"{self._where}: expected an answer within {timeout_s:g} s"
@@ -307,26 +296,13 @@ class RemoteCollector:
         except ProcessGone as gone:
             raise RemoteError(f"{self._where}: no process will act again: {gone}") from gone
 
-    def _say_who_is_awaited(self) -> None:
-        """Say for which actors no process has been set up yet, and what the run does meanwhile."""
-        # Exact, the others are asked afterwards, and may have answered.
-        names = self._attendance.report(*([self._name] if self._is_exact else []))
-        if not names:
-            return
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        meanwhile = "The run continues without them, and they join when they have started"
-        if self._is_exact:
-            limit = "" if self._timeout_s is None else f", at most {self._timeout_s:g} s"
-            meanwhile = f"The run waits for it{limit} (actor.remote_timeout_s)"
-        elif not self._run_continues:
-            meanwhile = "The run begins when one of them has started"
-        self._on_warning(
-            f"no process yet for {', '.join(names[:_MAX_NAMES])}{more}: it starts slowly, or no"
-            f" machine has room (actor.remote_cpus, actor.remote_gpus). {meanwhile}"
-        )
+    def _say_who_is_missing(self) -> None:
+        line = self._attendance.report(self._name, self._timeout_s)
+        if line is not None:
+            self._on_warning(line)
 
     def _compare_cpu(self, record: Record) -> None:
-        if self._is_exact and record["cpu"] != (own := describe_cpu()):
+        if self._attendance.is_exact and record["cpu"] != (own := describe_cpu()):
             self._on_warning(
                 f"remote actors on {record['machine']}: its kind of CPU, {record['cpu']['model']},"
                 f" differs from that of the learner's host, {own['model']}: the networks may differ"

@@ -77,7 +77,9 @@ class RemoteCollectors:
         self._lock = threading.Lock()
         self._carry: ActCarry | None = None  # of environments that were here for a moment
         self._like: Collected | None = None
-        self._attendance = Attendance(has_local=config.actor.threads_per_device > 0)
+        self._attendance = Attendance(
+            has_local=config.actor.threads_per_device > 0, is_exact=config.has_fixed_order
+        )
 
     def __call__(
         self,
@@ -153,7 +155,6 @@ class RemoteCollectors:
             max_replayed_cycles=config.actor.remote_max_replay,
             timeout_s=config.actor.remote_timeout_s,
             compile_timeout_s=config.run.compile_timeout_s,
-            is_exact=config.has_fixed_order,  # Free-running, the others continue without it.
             attendance=self._attendance,
             check=self._check,
         )
