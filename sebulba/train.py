@@ -146,7 +146,9 @@ def main() -> None:
     is_mapped = False
     try:
         if share is not None:
-            _check_ray(config, has_seeds=seeds is not None)
+            from sebulba.processes.ray_runs import check_ray
+
+            check_ray(config, has_seeds=seeds is not None)
         if seeds is not None:
             is_mapped = len(seeds) > 1 and are_mapped(config)
             check_holds_no_run(expanded(seeds_dir))
@@ -235,27 +237,6 @@ def train_seeds(
     if not failures and waiting and children.signal_number is not None:
         return EXIT_SIGNAL_BASE + children.signal_number
     return failures[0] if failures else 0
-
-
-def _check_ray(config: Config, *, has_seeds: bool) -> None:
-    """Check that `--ray` suits the rest of the command line.
-
-    Args:
-        config: the settings of each run.
-        has_seeds: whether there are several, by `--seeds`.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if not has_seeds:
-        raise ConfigError(
-            "--ray: expected --seeds beside it. One run on a cluster has remote actors"
-            " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
-        )
-    if config.distributed.effective_mode != "off":
-        raise ConfigError("--ray: cannot be combined with distributed.mode")
-    if config.run.seeds == "mapped":
-        raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
 
 
 def train_seeds_on_ray(

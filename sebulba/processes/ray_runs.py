@@ -6,6 +6,7 @@ import pathlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from sebulba.config import Config
 from sebulba.config.loading import split_arguments
 from sebulba.errors import ConfigError
 from sebulba.processes.command_line import take_switch
@@ -17,6 +18,27 @@ from sebulba.processes.runs import GPU_MEMORY, GPU_MEMORY_VARIABLES, TrainingRun
 
 MAX_RESTARTS = 20
 """Of one run, after losses of its process or machine."""
+
+
+def check_ray(config: Config, *, has_seeds: bool) -> None:
+    """Check that `--ray` suits the rest of the command line of `sebulba train`.
+
+    Args:
+        config: the settings of each run.
+        has_seeds: whether there are several, by `--seeds`.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not has_seeds:
+        raise ConfigError(
+            "--ray: expected --seeds beside it. One run on a cluster has remote actors"
+            " (--actor.remote 8) or several hosts (sebulba launch --ray 4)"
+        )
+    if config.distributed.effective_mode != "off":
+        raise ConfigError("--ray: cannot be combined with distributed.mode")
+    if config.run.seeds == "mapped":
+        raise ConfigError("run.seeds: expected auto or in_turn with --ray, got mapped")
 
 
 def train_runs_on_ray(
