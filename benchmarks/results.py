@@ -117,10 +117,10 @@ _BY_SUITE = """
 The same returns, with the tasks of a suite beside each other; "–" was not trained. On MinAtar, the
 settings of an agent are the same in all games, but for IMPALA's entropy bonus and learning rate on
 Asterix, and for those of Gumbel MuZero on Asterix; it has those that were chosen on Breakout in the
-other games, where it is behind Double DQN ([search](search.md#minatar)). On MuJoCo, PPO has those of
-`ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory length,
-and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d and Swimmer,
-another discount on Swimmer, and LayerNorm in the critics on Ant.
+other games, where it is behind Double DQN ([search](search.md#minatar)). On MuJoCo, PPO has those
+of `ppo_halfcheetah` on Ant and HalfCheetah, on Swimmer with another discount, λ and trajectory
+length, and those of `ppo_hopper` on the others; SAC has another learning rate on Walker2d and
+Swimmer, another discount on Swimmer, and LayerNorm in the critics on Ant.
 """
 _PEERS = """
 ## Other systems
