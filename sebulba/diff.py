@@ -9,13 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sebulba.errors import ConfigError, escaped, one_line, refuse
-from sebulba.process import (
-    EXIT_CONFIG,
-    EXIT_DONE,
-    EXIT_OTHER_RESULT,
-    program,
-    run_command,
-)
+from sebulba.process import EXIT_CONFIG, EXIT_DONE, EXIT_OTHER_RESULT, program, run_command
 
 if TYPE_CHECKING:
     from sebulba.comparison.rows import ChecksumComparison, MetricDifference
@@ -57,6 +51,7 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         KINDS,
         describe_start,
         differences,
+        goals_of,
         read_start,
         resumes_of,
     )
@@ -81,7 +76,7 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         for name, run in zip("AB", runs, strict=True):
             print(f"{name}: {run.path} ({describe_start(run)})")
             for resume in resumes_of(run.process):
-                goals = ", ".join(f"{key} {goal}" for key, goal in resume.get("goals", {}).items())
+                goals = ", ".join(f"{key} {goal}" for key, goal in goals_of(resume).items())
                 text = f"resumed at learner cycle {resume['at']:,}"
                 text += f" with {goals}" if goals else ""
                 print(one_line(f"  {text}"))

@@ -122,6 +122,7 @@ def verify(
         differences_of_starts,
         mapped_seeds,
         read_start,
+        resumes_before,
         starts_of,
     )
     from sebulba.comparison.verdict import verdict_of
@@ -137,7 +138,9 @@ def verify(
             raise ConfigError(f"--run-dir: expected a new directory, got {into}")
         whole = read_start(run_dir)
         begin = _begin_of(whole, which)
-        first = _start_at(whole, begin)
+        # The start or the resume that the learner cycles after `begin` are of.
+        resumes = resumes_before(whole.process, begin) if begin else []
+        first = dataclasses.replace(whole, process=dict(resumes[-1])) if resumes else whole
         all_rows, num_damaged = read_checksums(run_dir)
         rows = _rows_to_repeat(whole, all_rows, begin, cycles)
         last = rows[-1].num_cycles
@@ -166,7 +169,8 @@ def verify(
     until = f"{last:,}"
     if cycles is not None and last < begin + cycles:
         until += f", the last with a row of {CHECKSUMS}"
-    print(f"{run_dir}: {describe_start(first)}; repeating learner cycles {begin + 1:,} to {until}")
+    what = f"{describe_start(first)}; repeating learner cycles {begin + 1:,} to {until}"
+    print(f"{run_dir}: {what}", flush=True)
     if num_damaged:
         print(f"{CHECKSUMS}: damaged lines, which are left out: {num_damaged}", flush=True)
     if seeds:
@@ -251,14 +255,6 @@ def _begin_of(run: "Run", which: "Which") -> int:
         raise ConfigError(str(error)) from error
 
 
-def _start_at(run: "Run", begin: int) -> "Run":
-    """Return a run with the start or the resume that its learner cycles after `begin` are of."""
-    from sebulba.comparison.starts import resumes_before
-
-    resumes = resumes_before(run.process, begin) if begin else []
-    return dataclasses.replace(run, process=dict(resumes[-1])) if resumes else run
-
-
 def _rows_to_repeat(
     run: "Run", rows: "Sequence[ChecksumRow]", begin: int, cycles: int | None
 ) -> "list[ChecksumRow]":
@@ -326,12 +322,10 @@ def _config_until(run: "Run", last: int) -> "Config":
             config: schedules follow them.
         last: the learner cycle.
     """
+    from sebulba.comparison.starts import goals_of
     from sebulba.config.loading import load_config
-    from sebulba.storage.run_dir import GOALS
 
-    goals = run.process.get("goals")
-    changed = {key: goals[key] for key in GOALS if key in goals} if isinstance(goals, dict) else {}
-    settings = {**_QUIET, **changed, "run.total_learner_cycles": last}
+    settings = {**_QUIET, **goals_of(run.process), "run.total_learner_cycles": last}
     return load_config(str(run.path / CONFIG), settings)
 
 

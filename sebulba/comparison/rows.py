@@ -83,31 +83,27 @@ class ChecksumComparison:
 
     @property
     def damaged(self) -> tuple[RowDifference, ...]:
-        """The rows that differ although the runs have the same bits: somebody changed their files.
+        """The rows that differ although the runs had the same bits: their lines are damaged.
 
-        Networks that have parted do not meet again, so the last row of them decides. Trajectories
-        may: those of an agent that has not learned yet, or of an environment that draws numbers of
-        its own at times. So a row where they alone differ is damaged only if it is one row, if the
-        cycles before it have changed the networks, and if later trajectories are equal.
+        Networks that have parted do not meet again, so if the last row has the same networks, those
+        before had them, too. Trajectories may meet again: those of an agent that has not learned
+        yet, or of an environment that draws numbers of its own at times. So where they alone
+        differ, a row is damaged only if it is the only one, if something was learned since the row
+        before it, and if later trajectories are equal.
         """
         compared = [row for row in self.rows if row.num_leaves]
         if not compared or compared[-1].of(NETWORKS, OPTIMIZER):
             return ()
         alone = [row for row in compared if row.leaves and not row.of(NETWORKS, OPTIMIZER)]
-        is_one = len(alone) == 1 and alone[0].has_learned
-        last = next((row for row in reversed(compared) if row.has_trajectories), None)
-        excused = alone if is_one and last is not alone[0] else []
-        return tuple(
-            row
-            for row in compared
-            if row.of(NETWORKS, OPTIMIZER) or any(row is each for each in excused)
-        )
+        last = [row for row in compared if row.has_trajectories][-1:]
+        if len(alone) > 1 or alone == last or not all(row.has_learned for row in alone):
+            alone = []
+        return tuple(row for row in compared if row.of(NETWORKS, OPTIMIZER) or row in alone)
 
     def without_damaged(self) -> "ChecksumComparison":
         """Return the comparison of the rows that are not damaged."""
         damaged = self.damaged
-        rows = (row for row in self.rows if not any(row is each for each in damaged))
-        return ChecksumComparison(rows=tuple(rows))
+        return ChecksumComparison(rows=tuple(row for row in self.rows if row not in damaged))
 
     @property
     def parted_first(self) -> Literal["start", "trajectories", "updates", "unknown"]:
@@ -145,8 +141,8 @@ def _compare(first: ChecksumRow, second: ChecksumRow, earlier: ChecksumRow | Non
     ]
     # The last row of an interrupted run has no trajectories.
     common = (parts[0] | parts[1]) - {TRAJECTORIES} | (parts[0] & parts[1])
-    learned = [
-        {name: leaf.crc32 for name, leaf in row.leaves.items() if not _is_of_trajectory(name)}
+    networks = [  # and optimizer state, after this row and the one before it
+        {n: leaf.crc32 for n, leaf in row.leaves.items() if not n.startswith(f"{TRAJECTORIES}.")}
         for row in (first, earlier)
         if row is not None
     ]
@@ -178,7 +174,7 @@ def _compare(first: ChecksumRow, second: ChecksumRow, earlier: ChecksumRow | Non
         ),
         num_leaves=len(names),
         has_trajectories=TRAJECTORIES in common,
-        has_learned=len(learned) == 2 and learned[0] != learned[1],
+        has_learned=len(networks) == 2 and networks[0] != networks[1],
         size=max(
             (
                 math.sqrt(apart / (several or whole)) if whole else 0.0
@@ -189,10 +185,6 @@ def _compare(first: ChecksumRow, second: ChecksumRow, earlier: ChecksumRow | Non
         ),
         has_other_integers=has_other_integers,
     )
-
-
-def _is_of_trajectory(name: str) -> bool:
-    return name.partition(".")[0] == TRAJECTORIES
 
 
 def _group_of(name: str) -> str:
@@ -235,9 +227,8 @@ def compare_metrics(
         }
         for rows in (first, second)
     )
-    before = [
-        dict(zip(rows, [None, *rows], strict=False)) for rows in (ours, theirs)
-    ]  # the env steps of the row before each
+    # The env steps of the row before each.
+    before = [dict(zip(rows, [None, *rows], strict=False)) for rows in (ours, theirs)]
     num_equal = 0
     for env_steps, row in ours.items():
         if env_steps not in theirs or before[0][env_steps] != before[1][env_steps]:

@@ -25,3 +25,11 @@ MAPPED_SEEDS = "mapped_seeds"
 """In each start of `run.json`: the seeds that share its program; none: a program of its own."""
 SOURCES = "sources"
 """In `run.json`: the file of each module that the config names."""
+
+GOALS = (
+    "run.total_env_steps",
+    "run.total_episodes",
+    "run.total_learner_cycles",
+    "run.stop_at_return",
+)
+"""Settings that end a run; `goals` in each resume of `run.json` has those that it changed."""

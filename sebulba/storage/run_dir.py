@@ -40,6 +40,7 @@ from sebulba.storage.names import (
     CONFIG,
     EARLIER,
     EVALUATIONS,
+    GOALS,
     HOSTS,
     LOCK,
     METRICS,
@@ -82,13 +83,6 @@ _OF_RUN = (
 """The files that describe a run with its checkpoints."""
 _MAX_CYCLES = 5
 
-GOALS = (
-    "run.total_env_steps",
-    "run.total_episodes",
-    "run.total_learner_cycles",
-    "run.stop_at_return",
-)
-"""Settings that end a run."""
 _MAY_CHANGE = (
     *GOALS,
     "run.log_interval_env_steps",
