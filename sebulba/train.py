@@ -3,6 +3,7 @@
 Imports no jax before it trains, so that `--help` and errors of the command line come at once.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -184,13 +185,17 @@ def main() -> None:
         dataclasses.replace(config, seed=seed, run_dir=f"{seeds_dir}/seed-{seed}") for seed in seeds
     ]
 
+    def tell(line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # The parent was killed: the run saves and ends.
+            os.write(report, f"{line}\n".encode())
+
     def on_start(number: int) -> None:
-        os.write(report, f"{seeds[number]}\n".encode())
+        tell(f"{seeds[number]}")
         if not is_mapped:
             print(f"seed {seeds[number]}: {configs[number].run_dir}", file=sys.stderr)
 
     def on_end(number: int, code: int) -> None:
-        os.write(report, f"{seeds[number]} {code}\n".encode())
+        tell(f"{seeds[number]} {code}")
 
     train_all = train_mapped if is_mapped else train_to_exit_code
     leave(train_all(*configs, verbose=is_verbose, on_start=on_start, on_end=on_end))
