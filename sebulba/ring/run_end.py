@@ -30,11 +30,13 @@ class StuckError(RuntimeError):
     The process has to end by `sebulba.process.end_process`.
 
     Attributes:
-        what: what all threads that are left do and nothing can interrupt, such as "compiling";
-            empty: something else.
+        threads: the names of those that are left.
+        what: what they all do and nothing can interrupt, such as "compiling"; empty: something
+            else.
     """
 
-    def __init__(self, message: str, *, what: str = ""):
+    def __init__(self, message: str, *, threads: Sequence[str], what: str = ""):
+        self.threads = tuple(threads)
         self.what = what
         super().__init__(message)
 
@@ -61,6 +63,7 @@ class RunEnd:
         self.failure: BaseException | None = None  # the first
         self.unsaved: str | None = None  # why the last state is not on the disk
         self.is_stuck = False  # some threads of the run have not ended, and never may
+        self.is_learner_stuck = False  # the learner's is one of them: it may change its state
         self.is_closing = False  # a `close` of environments has not returned, and never may
         self.has_late_signal = False  # a signal came after `finalize`: wait for nothing
         self._is_final = False

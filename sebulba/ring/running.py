@@ -22,6 +22,7 @@ from sebulba.ring.threads import Threads, WatchdogError
 # be long may take longer.
 _STOP_DEADLINE_S = 7.0
 _STOP_DEADLINE_OF_HANGING_S = 1.0
+_LEARNER = "learner"  # the name of its thread
 
 
 def check_mode(ring: Ring, mode: str) -> None:
@@ -85,11 +86,11 @@ def run(
         threads = Threads()
         failure: BaseException | None = None
         try:
-            threads.start("learner", learn, ring.learner.clock)
+            threads.start(_LEARNER, learn, ring.learner.clock)
             for actor in ring.actors if anakin is None else ():
                 target = functools.partial(act, actor.actor_id)
                 threads.start(f"actor {actor.actor_id}", target, actor.clock)
-            threads.wait("learner", ring.end, lambda: _poll(observers))
+            threads.wait(_LEARNER, ring.end, lambda: _poll(observers))
         except BaseException as error:
             failure = error
         ring.close()
@@ -106,6 +107,7 @@ def run(
             failure = threads.late_error()
         if stuck is not None:
             ring.end.is_stuck = True
+            ring.end.is_learner_stuck = _LEARNER in stuck.threads
             if failure is not None:
                 failure.add_note(f"{ALSO} {stuck}.")
         failure = failure or stuck
@@ -209,8 +211,8 @@ def _run_together(
         for ring in rings.values():
             ring.learner.clock.restart()
         learner = functools.partial(seeds.run, tuple(observers.values()))
-        threads.start("learner", learner, rings[numbers[0]].learner.clock)
-        threads.wait("learner", ends[0], poll)
+        threads.start(_LEARNER, learner, rings[numbers[0]].learner.clock)
+        threads.wait(_LEARNER, ends[0], poll)
     except BaseException as error:
         failure = error
     is_hanging = isinstance(failure, WatchdogError)
@@ -218,7 +220,7 @@ def _run_together(
     failure = failure or threads.late_error() or stuck
     for number, end in zip(numbers, ends, strict=True):
         if number not in left:
-            end.is_stuck = stuck is not None
+            end.is_stuck = end.is_learner_stuck = stuck is not None
             if failure is not None and not end.goal:
                 end.fail(failure)
 

@@ -110,16 +110,19 @@ class Threads:
         stuck = [thread for thread in self._threads if thread.is_alive()]
         if not stuck:
             return None
-        names = " and ".join(thread.name for thread in stuck)
+        threads = [thread.name for thread in stuck]
+        names = " and ".join(threads)
         begun = [self._threads[thread].current for thread in stuck]
         activities = {"" if current is None else current[0] for current in begun}
         if activities <= _AT_THE_BEGINNING.keys():
             what = " and ".join(
                 text for key, text in _AT_THE_BEGINNING.items() if key in activities
             )
-            return StuckError(f"{names} still {what} after {deadline_s:g} s", what=what)
+            return StuckError(
+                f"{names} still {what} after {deadline_s:g} s", threads=threads, what=what
+            )
         self._dump_stacks()
-        return StuckError(f"{names} did not end within {deadline_s:g} s")
+        return StuckError(f"{names} did not end within {deadline_s:g} s", threads=threads)
 
     def late_error(self) -> BaseException | None:
         """Return the first error of the threads that have ended since `wait`."""

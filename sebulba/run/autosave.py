@@ -125,8 +125,9 @@ class Autosave(Observer):
         """Save the run as of its last complete learner cycle, and close the checkpointer.
 
         After a failure of the learner itself, or while it may still be running, the state may be
-        that of half a cycle; then the latest copy is saved. If it is not on the disk in the end,
-        `end.unsaved` says why. In a directory that is not this run's any more nothing is saved.
+        that of half a cycle; then the latest copy is saved. A stuck actor changes nothing that has
+        been learned. If it is not on the disk in the end, `end.unsaved` says why. In a directory
+        that is not this run's any more nothing is saved.
         """
         try:
             # No older copy beside the last one: a replay may fill half of the memory.
@@ -134,7 +135,7 @@ class Autosave(Observer):
             self._warn_of_failure()
             if self._at_reset is not None and not end.goal:
                 self._copy = self._at_reset
-            elif not end.is_stuck and self._ring.is_between_cycles:
+            elif not end.is_learner_stuck and self._ring.is_between_cycles:
                 self._copy = None
                 self._copy = self._copied()
             if self._copy is not None and not isinstance(end.failure, RunDirectoryError):

@@ -69,7 +69,7 @@ class ChecksumRows(Observer):
 
     def close(self, end: RunEnd) -> None:
         """Write the last row, and wait for the file."""
-        may_look = not end.is_stuck and self._ring.is_between_cycles
+        may_look = not end.is_learner_stuck and self._ring.is_between_cycles
         if may_look and self._ring.learner.num_cycles != self._last:
             self._write()
         self._queue.close()

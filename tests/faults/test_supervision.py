@@ -72,18 +72,23 @@ def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
     assert ended_at - failed_at < LONG_S
 
 
-def test_stuck_actor_ends_the_run_with_the_rows_and_checkpoint_so_far(
+def test_stuck_actor_ends_the_run_and_everything_that_was_learned_is_saved(
     tmp_path, monkeypatch, blocked, capsys
 ):
     release, ends = blocked
     hang_at(monkeypatch, "act", 12, release, ENVIRONMENT)
     monkeypatch.setattr("sebulba.run.watchdog._GRACE_S", 0.0)
-    config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": 0})
+    config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": None})
     assert training.train_to_exit_code(config) == 5
     assert ends == [5]
-    assert "WatchdogError: actor " in last_line(capsys)
     summary = summary_of(tmp_path)
     assert summary["status"] == "failed"
+    # What was learned is saved, although no checkpoint was due.
+    assert summary["learner_cycles"] > 0
+    assert steps_in(tmp_path / "checkpoints") == [summary["learner_cycles"]]
+    last = last_line(capsys)
+    assert "WatchdogError: actor " in last
+    assert f"The last checkpoint is of cycle {summary['learner_cycles']}" in last
     for account in summary["ledger"]:
         assert account["acted"] == sum(account.values()) - account["acted"]
 
