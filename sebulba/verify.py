@@ -205,7 +205,7 @@ def verify(
             print(escaped("\n".join(text.splitlines()[-_LAST_LINES:])), file=sys.stderr)
             _print_sources(run_dir)
             print(f"sebulba: the repetition ended with exit code {code}", file=sys.stderr)
-            return EXIT_FAILED
+            return EXIT_CONFIG if code == EXIT_CONFIG else EXIT_FAILED
         found = differences_of_starts(first.process, starts_of(read_start(path).process)[-1])
         verdict = verdict_of(compared, found)
         if verdict.kind != "same" and into is None:

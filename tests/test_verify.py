@@ -101,13 +101,20 @@ def test_other_code_is_told_first(copy, capsys):
 
 
 @pytest.mark.slow
-def test_a_repetition_that_fails_shows_why(copy, capsys):
+def test_a_repetition_that_cannot_start_shows_why(copy, capsys):
     edit(copy, lambda process: process["jax"].update(jax_platforms="nowhere"))
     edit(copy, lambda process: process.update(sources={"mine:Task": "/there/mine.py"}))
-    assert verify(copy, cycles=1) == EXIT_FAILED
+    assert verify(copy, cycles=1) == EXIT_CONFIG
     err = capsys.readouterr().err
     assert "the repetition ended with exit code" in err
     assert "the run had mine:Task in /there/mine.py" in err
+
+
+@pytest.mark.slow
+def test_a_run_whose_first_networks_are_gone_cannot_be_repeated(copy, capsys):
+    replace_in_config(copy, "init_from: null", "init_from: nowhere")
+    assert verify(copy, cycles=1) == EXIT_CONFIG
+    assert "init_from: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
