@@ -126,11 +126,11 @@ _PEERS = """
 ## Other systems
 
 **Others are ahead**, with PPO on MinAtar: gymnax-blines on Asterix and Freeway, with a larger
-network, other rates and twice as many env steps. PureJaxRL, whose settings ours has, is ahead on
-Seaquest, where seeds differ much: 35.8, 19.3 and 17.8 beside a mean of 12.0. Of its two seeds in
-other games, one is above our mean on Asterix, Breakout and Freeway. On Swimmer, Stable-Baselines3
-has 346 with SAC beside 294 without noise, and 282 with PPO beside 273; on Ant, its SAC is
-[ahead of one of our three seeds](results_in_detail.md#sac-on-ant). Others are ahead
+network, other rates and twice as many env steps. Of two seeds of PureJaxRL, whose settings ours
+has, one is above our mean on Asterix, Breakout and Freeway. On Seaquest,
+[seeds decide](results_in_detail.md#ppo-on-minatar-seaquest), its as ours. On Swimmer,
+Stable-Baselines3 has 346 with SAC beside 294 without noise, and 282 with PPO beside 273; on Ant,
+its SAC is [ahead of one of our three seeds](results_in_detail.md#sac-on-ant). Others are ahead
 [on Crafter](results_in_detail.md#craftax-classic), too.
 
 The paper of MinAtar (Young and Tian 2019, arXiv 1903.03176) has curves, but no numbers. Figures of
