@@ -148,7 +148,9 @@ class FusedFunctions:
             actor_state, env_step, buffer, env_state = jax.lax.while_loop(
                 is_running, body, begin(networks, carry, env_state)
             )
-            return env_state, actor_state, fill_after_end(buffer, env_step)
+            # The next trajectory begins with the state before: the action changes no environment.
+            _, _, buffer = act_row(act, networks, actor_state, env_step, buffer)
+            return env_state, actor_state, fill_after_end(buffer)
 
         self.device = device
         compiled = functools.partial(jit_on, device)

@@ -67,6 +67,10 @@ class StepFunctions:
         def step(networks, actor_state, env_step, buffer):
             return act_row(act, networks, actor_state, env_step, buffer)
 
+        def act_at_end(networks, actor_state, env_step, buffer):
+            _, _, buffer = act_row(act, networks, actor_state, env_step, buffer)
+            return fill_after_end(buffer)
+
         def finish(buffer, statistics, env_step):
             return finish_rows(buffer, statistics, env_step, tracker)
 
@@ -76,7 +80,7 @@ class StepFunctions:
         self.begin: Callable = compiled(begin)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
-        self.fill_after_end: Callable = compiled(fill_after_end, donate_argnames=("buffer",))
+        self.act_at_end: Callable = compiled(act_at_end, donate_argnames=("buffer",))
 
 
 class SteppedCycle:
@@ -130,7 +134,8 @@ class SteppedCycle:
             check_structure(env_step, carry.env_step)
             if self._restart is not None:
                 self._clock.begin(inference)
-                buffer = self._functions.fill_after_end(buffer, env_step)
+                # The next trajectory begins with the state before: the action goes nowhere.
+                buffer = self._functions.act_at_end(networks, actor_state, env_step, buffer)
                 self._clock.begin(ENVIRONMENT)
                 env_step = call_environment("reset", self._restart)
                 self._clock.lap(ENVIRONMENT)

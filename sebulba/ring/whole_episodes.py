@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.envs.final_rows import repeated, where_row
-from sebulba.ring.act_cycle import Buffer, write_row
-from sebulba.types import EnvStep, PyTree, Trajectory
+from sebulba.ring.act_cycle import Buffer
+from sebulba.types import EnvStep, PyTree
 
 
 def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> EnvStep:
@@ -26,27 +26,25 @@ def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> 
     return dataclasses.replace(chosen, truncated=chosen.truncated | (is_last & ~chosen.done))
 
 
-def fill_after_end(buffer: Buffer, row: EnvStep) -> Buffer:
-    """Write the row at which the last episode ends, and repeat it with reward 0 up to row `T - 1`.
+def fill_after_end(buffer: Buffer) -> Buffer:
+    """Repeat the row at which the last episode ends, with reward 0, up to row `T - 1`.
+
+    Its action and extras are those of the agent there, as in any other final row: the extras may
+    hold a value to bootstrap from.
 
     Args:
-        buffer: holds 1 … `T - 1` rows.
-        row: the next row, `[B]`, all done.
+        buffer: holds 2 … `T` rows, of which the last one is all done.
 
     Returns:
         The buffer, which lacks only row `T`.
     """
     trajectory, t = buffer.trajectory, buffer.num_rows
-    env_steps = write_row(_fill_rows(trajectory.env_steps, repeated(row), t), row, t)
-    # Repeat the last action and extras too: finite numbers, since 0 · NaN in a loss is NaN.
-    chosen = (trajectory.action, trajectory.extras)
     last = jax.tree.map(
-        lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), chosen
+        lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), trajectory
     )
-    action, extras = _fill_rows(chosen, last, t)
+    last = dataclasses.replace(last, env_steps=repeated(last.env_steps))
     num_rows = jnp.full_like(t, trajectory.env_steps.reward.shape[0] - 1)
-    trajectory = Trajectory(env_steps=env_steps, action=action, extras=extras)
-    return Buffer(trajectory=trajectory, num_rows=num_rows)
+    return Buffer(trajectory=_fill_rows(trajectory, last, t), num_rows=num_rows)
 
 
 def _fill_rows(rows: PyTree, row: PyTree, start: jax.Array) -> PyTree:

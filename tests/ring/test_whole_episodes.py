@@ -61,6 +61,15 @@ def test_a_final_row_is_repeated_with_reward_0(cycles_and_results):
             assert (rows.reward[length + 1 :, b] == 0).all()
 
 
+def test_extras_of_every_row_are_of_its_observation(cycles_and_results):
+    """An agent may bootstrap from a value that it stored at the final row."""
+    cycles, results = cycles_and_results
+    for result in results:
+        observations = result.trajectory.env_steps.observation[:-1]
+        logits = observations @ np.asarray(cycles.networks["weights"])
+        np.testing.assert_allclose(result.trajectory.extras["logits"], logits, rtol=1e-5, atol=1e-6)
+
+
 def test_the_last_row_is_the_next_trajectorys_first(cycles_and_results):
     _, results = cycles_and_results
     for before, after in itertools.pairwise(results):
