@@ -74,15 +74,17 @@ class PastState:
     # [B] int32, the number of the version that the game is played against; -1: the present one. Not
     # its place: while a game or its trajectory waits, another version may come to that place.
     member: jax.Array
+    returns: jax.Array  # [B], the player's rewards in the game so far
     key: jax.Array
 
 
 @pytree_dataclass
 class PastExtras:
-    """The player's extras, and the opponent of each row."""
+    """The player's extras, and the opponent of each row and what the game has paid."""
 
     player: PyTree
     member: jax.Array  # [B] int32, as in the state
+    returns: jax.Array  # [B], with the row's reward
 
 
 @pytree_dataclass
@@ -134,7 +136,8 @@ class PastPlay:
         size = self._opponents.pool_size
         chosen = Chosen(jnp.where(member == _PRESENT, size, member % size))
         players = self._self_play.shard_actor_state(states, chosen)
-        return chosen.split(actions), PastState(players=players, member=member, key=key)
+        state = dataclasses.replace(actor_state, players=players, member=member, key=key)
+        return chosen.split(actions), state
 
     def _versions(self, networks: PastNetworks) -> tuple[Networks, jax.Array]:
         """Return the versions that may move, and the logits of a game's draw among them."""
@@ -191,7 +194,12 @@ class PastPlay:
         players = self._self_play.init_actor_state(
             networks.player, num_envs, players_key, global_actor_id
         )
-        return PastState(players=players, member=jnp.zeros(num_envs, jnp.int32), key=key)
+        return PastState(
+            players=players,
+            member=jnp.zeros(num_envs, jnp.int32),
+            returns=jnp.zeros(num_envs, jnp.float32),
+            key=key,
+        )
 
     def advance_actor_state(self, actor_state: PastState, env_steps: int) -> PastState:
         """Advance both players."""
@@ -205,14 +213,16 @@ class PastPlay:
         action, extras, players = self._self_play.act(
             networks.player, actor_state.players, env_step, greedy=greedy
         )
-        extras = PastExtras(player=extras, member=actor_state.member)
-        return action, extras, dataclasses.replace(actor_state, players=players)
+        returns = jnp.where(env_step.is_first, 0.0, actor_state.returns + env_step.reward)
+        extras = PastExtras(player=extras, member=actor_state.member, returns=returns)
+        return action, extras, dataclasses.replace(actor_state, players=players, returns=returns)
 
     def shard_actor_state(self, actor_state: PastState, sharding: ActorStateSharding) -> PastState:
         """Place both players as the agent does."""
         return PastState(
             players=self._self_play.shard_actor_state(actor_state.players, sharding),
             member=sharding.split(actor_state.member),
+            returns=sharding.split(actor_state.returns),
             key=sharding.replicate(actor_state.key),
         )
 
@@ -226,21 +236,20 @@ class PastPlay:
         actor_id: jax.Array,
     ) -> PastExperience:
         """Add the player's trajectory, and count its games against versions of the pool."""
-        member = trajectory.extras.member
+        extras, is_final = trajectory.extras, trajectory.env_steps.done[:-1]
         player = self._self_play.update_experience(
             networks.player,
             experience.player,
             initial_state.players,
             final_state.players,
-            dataclasses.replace(trajectory, extras=trajectory.extras.player),
+            dataclasses.replace(trajectory, extras=extras.player),
             actor_id,
         )
         # Row T is row 0 of the next trajectory, which counts it.
-        rows = jax.tree.map(lambda leaf: leaf[:-1], trajectory.env_steps)
-        won = 0.5 + 0.5 * jnp.sign(rows.reward)
-        is_counted = rows.done & (member != _PRESENT)
+        won = 0.5 + 0.5 * jnp.sign(extras.returns)
+        is_counted = is_final & (extras.member != _PRESENT)
         outcomes = jnp.stack([jnp.ones_like(won), won]) * is_counted.astype(jnp.float32)[None]
-        of_member = member[..., None] == networks.pool.numbers[None, None]
+        of_member = extras.member[..., None] == networks.pool.numbers[None, None]
         games = jnp.einsum("ctb,tbm->cm", outcomes, of_member.astype(jnp.float32))
         return dataclasses.replace(experience, player=player, pending=experience.pending + games)
 

@@ -159,11 +159,33 @@ def games_against(members, agent, networks, state):
     trajectory = Trajectory(
         env_steps=rows_of(5, terminated=done, reward=reward),
         action=jnp.zeros((4, NUM_ENVS), jnp.int32),
-        extras=dataclasses.replace(extras, member=member),
+        extras=dataclasses.replace(extras, member=member, returns=reward[:-1]),
     )
     experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     update_experience = jitted(agent.update_experience)
     return update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
+
+
+def test_the_sign_of_a_games_return_decides_it_not_that_of_its_last_reward():
+    agent, networks, state = make()
+    act, everyone = jitted(agent.act, static_argnames="greedy"), jnp.ones(NUM_ENVS, bool)
+    rows = [rows_of(is_first=everyone), rows_of(reward=jnp.full(NUM_ENVS, -3.0))]
+    rows.append(rows_of(reward=jnp.ones(NUM_ENVS), terminated=everyone))
+    rows.append(rows[0])
+    extras = []
+    for row in rows[:-1]:
+        _, each, state = act(networks, state, row, greedy=False)
+        extras.append(each)
+    trajectory = Trajectory(
+        env_steps=jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows),
+        action=jnp.zeros((3, NUM_ENVS), jnp.int32),
+        extras=jax.tree.map(lambda *leaves: jnp.stack(leaves), *extras),
+    )
+    experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
+    update_experience = jitted(agent.update_experience)
+    experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
+    games, wins = experience.pending.sum(axis=1).tolist()
+    assert games == NUM_ENVS and wins == 0
 
 
 def after_additions(networks, number):
