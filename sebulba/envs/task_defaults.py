@@ -38,10 +38,12 @@ def with_task_defaults(config: Config) -> TaskDefaults:
         ConfigError: the agent's defaults have an unknown key or a wrong value, or do not suit the
             values that were given.
     """
+    types = key_types(type(config.agent))
+    # Settings of another agent may have replaced those that the config was loaded with.
     open_defaults = {
         key: value
         for key, value in config.open_defaults.items()
-        if value_of(config, key) == value and not key.startswith("env.")
+        if key in types and value_of(config, key) == value and not key.startswith("env.")
     }
     defaults_for = declared(type(config.agent), AgentSettings, "defaults_for")
     if not open_defaults or defaults_for == AgentSettings.defaults_for:
@@ -57,7 +59,6 @@ def with_task_defaults(config: Config) -> TaskDefaults:
         )
         return TaskDefaults(config=config, message=message)
     chosen = {}
-    types = key_types(type(config.agent))
     for key, value in defaults_for(task).items():
         where = f"{type(config.agent).__qualname__}.defaults_for: {key}"
         if key not in types or key.startswith("env."):

@@ -166,6 +166,14 @@ def test_an_agent_of_the_user_chooses_defaults_too(write):
         with_task_defaults(with_agent(config, WrongAgent))
 
 
+def test_settings_of_another_agent_replace_those_of_the_file(write):
+    config = load_config(write("env: {id: Pendulum-v1}\nagent: {name: ppo}\n"))
+    settings = ToyConfig()
+    config = with_agent(dataclasses.replace(config, agent=settings), ToyAgent)
+    resolved = with_task_defaults(config).config
+    assert resolved.agent == dataclasses.replace(settings, name=config.agent.name)
+
+
 def test_a_run_records_its_defaults_and_says_them(write, tmp_path, capsys):
     text = "env: {suite: jax, id: Catch-v0}\nactor: {num_envs: 4}\nrun: {total_env_steps: 100}\n"
     config = with_agent(load_config(write(text), {"run_dir": str(tmp_path / "run")}), TaskAgent)
