@@ -18,7 +18,7 @@ from sebulba.envs import spaces
 from sebulba.envs.actions import to_native
 from sebulba.envs.base import FusedEnvironment, reset_row
 from sebulba.envs.envpool_import import envpool
-from sebulba.envs.lookup import first_line, refuse_options
+from sebulba.envs.lookup import check_step_limit, first_line, refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.errors import ConfigError, did_you_mean
 from sebulba.pytree import pytree_dataclass
@@ -276,6 +276,7 @@ def _check_names(config: EnvConfig) -> None:
             " another"
         )
     refuse_options(config.options, _REFUSED_OPTIONS)
+    check_step_limit(config.options.get("max_episode_steps"))
 
 
 def _default_options(name: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ from sebulba.envs.gymnasium_registry import (
 from sebulba.envs.gymnasium_results import ResultError, check_batch
 from sebulba.envs.gymnasium_wrappers import ACTION_MASK
 from sebulba.envs.identity import Purpose, asked_for
-from sebulba.envs.lookup import refuse_options
+from sebulba.envs.lookup import check_step_limit, refuse_options
 from sebulba.envs.masks import ActionMasks
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, describe_error, did_you_mean
@@ -225,8 +225,23 @@ class GymnasiumEnvironment:
 
     def _copy(self, observation: PyTree) -> PyTree:
         # With `copy=False` a vector environment writes every observation into the same memory.
-        return jax.tree.map(
-            lambda spec, leaf: np.array(leaf, spec.dtype), self.spec.observation, observation
+        def copy(spec: jax.ShapeDtypeStruct, leaf: np.ndarray) -> np.ndarray:
+            leaf = np.asarray(leaf)
+            copied = np.array(leaf, spec.dtype)
+            if leaf.dtype.kind in "iu" and leaf.dtype.itemsize > copied.itemsize:
+                _check_fits(leaf, copied)
+            return copied
+
+        return jax.tree.map(copy, self.spec.observation, observation)
+
+
+def _check_fits(leaf: np.ndarray, copied: np.ndarray) -> None:
+    """Raise an EnvironmentDataError if integers of 64 bits have changed in 32."""
+    if (changed := np.argwhere(leaf != copied)).size:
+        env, *_ = changed[0]
+        raise EnvironmentDataError(
+            f"an observation of env {env} is {leaf[tuple(changed[0])]}; expected integers of"
+            f" {copied.dtype}, which JAX computes with. Change them with env.wrappers"
         )
 
 
@@ -263,11 +278,7 @@ def _mode_of(options: dict[str, Any]) -> str:
         )
     if not isinstance(kwargs := options.get("vector_kwargs", {}), dict):
         raise ConfigError(f"env.options.vector_kwargs: expected a mapping, got {kwargs!r}")
-    limit = options.get("max_episode_steps")
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise ConfigError(
-            f"env.options.max_episode_steps: expected an int of at least 1, got {limit!r}"
-        )
+    check_step_limit(options.get("max_episode_steps"))
     return mode
 
 

@@ -20,6 +20,7 @@ from sebulba.envs.actions import agent_action_space, to_native
 from sebulba.envs.base import FusedEnvironment, TraceableStep
 from sebulba.envs.final_rows import repeated, where_row
 from sebulba.envs.jax_checks import check_task
+from sebulba.envs.lookup import check_step_limit
 from sebulba.errors import ConfigError
 from sebulba.pytree import pytree_dataclass
 from sebulba.types import EnvironmentSpec, EnvStep, PyTree
@@ -91,8 +92,7 @@ def take_step_limit(options: dict[str, Any]) -> int | None:
         ConfigError: it is no positive int.
     """
     limit = options.pop("max_episode_steps", None)
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise ConfigError(f"env.options.max_episode_steps: expected at least 1, got {limit!r}")
+    check_step_limit(limit)
     return limit
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sebulba.config import EnvConfig
 from sebulba.config.extras import install_command
@@ -26,6 +27,14 @@ def refuse_unknown_options(config: EnvConfig, valid: Iterable[str]) -> None:
                 f"env.options.{option}: {config.id!r} has no such option"
                 f"{did_you_mean(option, valid)}"
             )
+
+
+def check_step_limit(limit: Any) -> None:
+    """Raise a ConfigError unless the option `max_episode_steps` is None or a positive int."""
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ConfigError(
+            f"env.options.max_episode_steps: expected an int of at least 1, got {limit!r}"
+        )
 
 
 def first_line(error: BaseException) -> str:

@@ -82,6 +82,7 @@ def play_matches(
         _check_same_game(name, other, first)
     settings = first.config
     is_greedy = settings.evaluation.greedy if greedy is None else greedy
+    seed = settings.seed if seed is None else seed
     matches: list[Match] = []
     protocol: dict[str, Any] = {}
     for i, j in itertools.combinations(range(len(runs)), 2):
@@ -91,11 +92,17 @@ def play_matches(
         evaluation, of_match = play(
             player,
             episodes=games,
-            seed=settings.seed if seed is None else seed,
+            seed=seed,
             greedy=is_greedy,
             parallel_envs=parallel_envs or settings.evaluation.parallel_envs,
             max_episode_steps=max_episode_steps or settings.evaluation.max_episode_steps,
-            wrap=functools.partial(_against, name=names[j], run=runs[j], greedy=is_greedy),
+            wrap=functools.partial(
+                _against,
+                name=names[j],
+                run=runs[j],
+                key=jax.random.fold_in(jax.random.key(seed), len(matches)),
+                greedy=is_greedy,
+            ),
             is_interrupted=is_interrupted,
             on_problem=on_problem,
         )
@@ -145,11 +152,11 @@ def _check_same_game(name: str, run: StoredPolicy, first: StoredPolicy) -> None:
 
 
 def _against(
-    environment: Environment, *, name: str, run: StoredPolicy, greedy: bool
+    environment: Environment, *, name: str, run: StoredPolicy, key: jax.Array, greedy: bool
 ) -> Environment:
-    """Have a run move for the opponent."""
+    """Have a run move for the opponent; `key` is that of the match."""
     assert isinstance(environment, GameInTurns)
-    key = stream(jax.random.key(run.config.seed), "opponent")
+    key = stream(key, "opponent")
     first = state_before_games(run, key, num_envs=environment.num_envs, greedy=greedy)
     move = move_of(run, greedy=greedy)
 

@@ -100,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="B",
-        help="number of environments that each call acts in; default: 1",
+        help="rows of each call: one for each environment, or for each player of each environment;"
+        " default: 1",
     )
     parser.add_argument(
         "--stochastic", action="store_true", help="sample actions, as in training; default: greedy"

@@ -11,6 +11,7 @@ import numpy as np
 
 from sebulba.agent import Agent, declared
 from sebulba.envs.actions import to_native
+from sebulba.errors import ConfigError
 from sebulba.evaluation.policy import act_function, first_actor_state
 from sebulba.evaluation.stored import StoredPolicy
 from sebulba.pytree import from_arrays, to_arrays
@@ -36,14 +37,22 @@ def export_policy(
     Args:
         stored: the policy.
         directory: created if missing; files of an earlier export are replaced.
-        num_envs: number of environments that every call of the policy acts in.
+        num_envs: rows of every call of the policy: one for each environment, or for each player.
         greedy: whether to take the mode of the policy. False: sample, and explore as in training at
             the checkpoint's env steps.
         seed: seed of the samples.
         platforms: the platforms to compile for: cpu, cuda, rocm, tpu.
-    """
 
-    environment, select = stored.environment, act_function(stored, greedy=greedy)
+    Raises:
+        ConfigError: groups of players have networks of their own, and a row is of no player.
+    """
+    environment = stored.environment
+    if stored.config.env.groups and num_envs % environment.num_players:
+        raise ConfigError(
+            f"--num-envs: expected a multiple of {environment.num_players}, a row for each player"
+            f" of each environment, since env.groups has several networks, got {num_envs}"
+        )
+    select = act_function(stored, greedy=greedy)
     first_state = first_actor_state(stored, num_envs=num_envs, greedy=greedy, seed=seed)
     space = environment.native_action_space
     observed = declared(stored.agent, Agent, "policy_observation")(environment.observation)

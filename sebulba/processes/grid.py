@@ -212,10 +212,12 @@ def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
         return [key for key in compared if value(earlier, key) != value(config, key)]
 
     differing = differing_keys(config)
-    if differing and config.open_defaults:
-        from sebulba.envs.task_defaults import with_task_defaults  # imports jax
+    if differing:  # These import jax.
+        from sebulba.envs.task_defaults import with_task_defaults
+        from sebulba.evaluation.opponents import with_exact_opponent
 
-        differing = differing_keys(with_task_defaults(config).config)
+        # A run stores the exact checkpoint of its opponent, too.
+        differing = differing_keys(with_exact_opponent(with_task_defaults(config).config))
     if differing:
         raise ConfigError(
             f"{directory} holds a run with another {', '.join(differing)}. Choose another"

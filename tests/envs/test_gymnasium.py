@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from sebulba.config import EnvConfig
 from sebulba.envs import gymnasium_workers, make_environment
-from sebulba.envs.base import EnvironmentFault
+from sebulba.envs.base import EnvironmentDataError, EnvironmentFault
 from sebulba.envs.gymnasium_workers import WorkerError
 from sebulba.errors import ConfigError
 from sebulba.process import kill_group
@@ -40,6 +40,22 @@ class Doubles(gymnasium.Env):
         return {"x": self._x, "t": self._t}
 
 
+class LongIntegers(gymnasium.Env):
+    """Has integers of 64 bits, from the second step on such that 32 do not hold."""
+
+    observation_space = Box(-(2**62), 2**62, (2,), np.int64)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._t = 0
+        return np.array([5, -7]), {}
+
+    def step(self, action):
+        self._t += 1
+        return np.array([5, 2**40 + 7 if self._t == 2 else -7]), 0.0, False, False, {}
+
+
 class SameStep(gymnasium.vector.VectorEnv):
     """A vector environment with same-step autoreset."""
 
@@ -54,7 +70,18 @@ class SameStep(gymnasium.vector.VectorEnv):
 
 
 gymnasium.register("Doubles-v0", entry_point=Doubles)
+gymnasium.register("LongIntegers-v0", entry_point=LongIntegers)
 gymnasium.register("SameStep-v0", entry_point=Doubles, vector_entry_point=SameStep)
+
+
+def test_integers_that_32_bits_do_not_hold_are_an_error():
+    environment = make("LongIntegers-v0")
+    assert environment.reset().observation.tolist() == [[5, -7]] * 2
+    environment.step(np.zeros(2, np.int32))
+    message = r"an observation of env 0 is 1099511627783; expected integers of int32"
+    with pytest.raises(EnvironmentDataError, match=message):
+        environment.step(np.zeros(2, np.int32))
+    environment.close()
 
 
 def make(name, *, num_envs=2, **options):

@@ -157,7 +157,7 @@ def test_other_environments_step(name):
     [
         ("Maze-v1", {}, "Jumanji has no 'Maze-v1'; did you mean Maze-v0"),
         ("Maze-v0", {"time_limit": 10}, "use max_episode_steps"),
-        ("Maze-v0", {"max_episode_steps": 0}, "expected at least 1, got 0"),
+        ("Maze-v0", {"max_episode_steps": 0}, "expected an int of at least 1, got 0"),
         ("Maze-v0", {"generator": {"rows": 5}}, "env.options: Jumanji does not create 'Maze-v0'"),
         ("Maze-v0", {"size": 5}, "env.options: Jumanji does not create 'Maze-v0'"),
         ("LevelBasedForaging-v0", {}, r"expected one reward, got rewards of shape \(2,\)"),

@@ -36,7 +36,10 @@ def test_make_environment_accepts_a_custom_suite():
             {"options": {"max_episode_step": 5}},
             r"env\.options .*did you mean max_episode_steps",
         ),
-        ({"options": {"max_episode_steps": "five"}}, r"env\.options .*five"),
+        (
+            {"options": {"max_episode_steps": "five"}},
+            r"env\.options\.max_episode_steps: .* got 'five'",
+        ),
         ({"options": {"seed": 5}}, r"env\.options\.seed: .*set seed"),
         ({"options": {"batch_size": 1}}, r"env\.options\.batch_size: .*actor\.num_envs"),
         ({"options": {"reward_clip": True}}, r"env\.options\.reward_clip: .*the agent clips"),
@@ -66,7 +69,11 @@ def test_make_environment_accepts_a_custom_suite():
         ),
         (
             {"suite": "jax", "id": "Catch-v0", "options": {"max_episode_steps": 0}},
-            r"env\.options\.max_episode_steps: expected at least 1, got 0",
+            r"env\.options\.max_episode_steps: expected an int of at least 1, got 0",
+        ),
+        (
+            {"suite": "envpool", "id": "CartPole-v1", "options": {"max_episode_steps": -3}},
+            r"env\.options\.max_episode_steps: expected an int of at least 1, got -3",
         ),
     ],
 )

@@ -125,7 +125,7 @@ def test_an_opponent_looks_ahead(moves, best):
     [
         ("tictactoe", {}, "pgx has no 'tictactoe'; did you mean tic_tac_toe"),
         ("tic_tac_toe", {"oponent": "random"}, "did you mean opponent"),
-        ("tic_tac_toe", {"max_episode_steps": 0}, "expected at least 1, got 0"),
+        ("tic_tac_toe", {"max_episode_steps": 0}, "expected an int of at least 1, got 0"),
         ("tic_tac_toe", {"opponent": "self", "pool_size": 2}, "expected null with opponent: self"),
         ("tic_tac_toe", {"opponent": "selv"}, "directory of a run, got 'selv'; did you mean self"),
         ("sparrow_mahjong", {"opponent": "self"}, "which has 3 players"),

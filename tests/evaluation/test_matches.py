@@ -13,6 +13,7 @@ import pytest
 import sebulba
 from sebulba.config.loading import load_config
 from sebulba.errors import ConfigError
+from sebulba.evaluation import matches
 from sebulba.evaluation.matches import Match, elo_ratings, mean_and_margin, play_matches
 from sebulba.evaluation.stored import load_stored_policy
 from sebulba.run import training
@@ -66,6 +67,21 @@ def test_each_run_plays_with_its_own_networks(run_dir):
     np.testing.assert_array_equal(np.abs(matches[1].returns), 2.0)  # a bet and a call
     np.testing.assert_array_equal(matches[2].returns, -1.0)
     assert protocol["settings"]["opponent"] == "run 1"
+
+
+def test_each_match_and_seed_has_random_numbers_of_its_own_for_the_opponent(run_dir, monkeypatch):
+    keys = []
+
+    def state_before_games(run, key, **options):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return before(run, key, **options)
+
+    before = matches.state_before_games
+    monkeypatch.setattr(matches, "state_before_games", state_before_games)
+    stored = load_stored_policy(run_dir, "latest")
+    for seed in (1, 2, 1):
+        play([stored, stored, stored], games=1, seed=seed, greedy=False)
+    assert keys[:3] == keys[6:] and len(set(keys[:6])) == 6
 
 
 def test_a_run_of_another_game_is_refused(run_dir):

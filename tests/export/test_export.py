@@ -3,18 +3,23 @@
 import json
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 
 import sebulba
+from sebulba.config import Config, EnvConfig
+from sebulba.errors import ConfigError
 from sebulba.export.__main__ import _parser, export
 from sebulba.export.loader import Policy, _leaves_like
+from sebulba.export.policy import export_policy
 from sebulba.process import EXIT_CONFIG, EXIT_DONE
 from sebulba.pytree import without_key
 from sebulba.references import CORES
 from tests.extras import needs_search
+from tests.toys import ToyConfig
 
 NUM_ENVS, STEPS = 3, 6
 SCRIPT = """
@@ -110,3 +115,13 @@ def test_an_exported_policy_says_what_is_wrong_with_an_observation():
 def test_export_of_no_run_ends_with_2(tmp_path, capsys):
     assert export(_parser().parse_args([str(tmp_path)])) == EXIT_CONFIG
     assert "expected a run directory" in capsys.readouterr().err
+
+
+def test_a_row_for_every_player_is_needed_where_groups_have_networks_of_their_own(tmp_path):
+    env = EnvConfig(groups={"wolves": (0, 1), "sheep": (2,)})
+    environment = types.SimpleNamespace(num_players=3)
+    stored = types.SimpleNamespace(
+        environment=environment, config=Config(env=env, agent=ToyConfig())
+    )
+    with pytest.raises(ConfigError, match=r"--num-envs: expected a multiple of 3, .* got 4"):
+        export_policy(stored, tmp_path, num_envs=4, greedy=True, seed=0, platforms=["cpu"])

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import secrets
 from typing import Any
 
 from sebulba.errors import ConfigError
@@ -17,7 +18,8 @@ class WandbWriter:
     """Logs every number of a row at its env steps, named by `tag_of`; leaves out None and strings.
 
     Connects at the first row, in the writer's own thread, so a login, a proxy or a slow network
-    delays nothing else. `WANDB_MODE=offline` keeps everything in the directory.
+    delays nothing else. `WANDB_MODE=offline` keeps everything in the directory. A resumed run
+    continues the same curves, and W&B ignores rows up to the step that it already has.
     """
 
     def __init__(
@@ -28,8 +30,7 @@ class WandbWriter:
         Args:
             directory: of the run; W&B's files go to `wandb/` there.
             project: `run.wandb_project`.
-            name: of the run, and its id in the project: a resumed run continues the same curves,
-                and W&B ignores rows up to the step that it already has.
+            name: of the run; others of the project may have the same.
             config: shown with the run.
 
         Raises:
@@ -73,7 +74,7 @@ class WandbWriter:
         run = wandb.init(
             project=self._project,
             name=self._name,
-            id=self._name,
+            id=self._id(),
             resume="allow",
             config=self._config,
             dir=self._directory,
@@ -82,6 +83,17 @@ class WandbWriter:
         run.define_metric(_X, hidden=True)
         run.define_metric("*", step_metric=_X)
         return run
+
+    def _id(self) -> str:
+        """Return the run's id in the project, which its directory keeps for a resume."""
+        directory = self._directory / "wandb"
+        file = directory / "run-id.txt"
+        if not file.exists():
+            # Earlier versions kept none: the id was the name.
+            is_new = not directory.exists()
+            directory.mkdir(exist_ok=True)
+            file.write_text(secrets.token_hex(8) if is_new else self._name, encoding="utf-8")
+        return file.read_text(encoding="utf-8")
 
     def _video(self, name: str) -> Any:
         import wandb

@@ -68,6 +68,32 @@ def test_wandb_row_is_logged_at_its_env_steps(tmp_path, monkeypatch):
     assert not {"return", "note"} & set(logged)
 
 
+def test_runs_of_one_name_are_apart_and_a_resumed_run_is_the_same(tmp_path, monkeypatch):
+    ids = []
+
+    class Run:
+        def init(self, **settings):
+            ids.append(settings["id"])
+            return self
+
+        def __getattr__(self, name):
+            return lambda *args, **kwargs: None
+
+    monkeypatch.setitem(sys.modules, "wandb", Run())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    for parent in ("a", "b", "a"):
+        directory = tmp_path / parent / "seed-0"
+        directory.mkdir(parents=True, exist_ok=True)
+        writer = WandbWriter(directory, project="project", name="seed-0", config={})
+        writer.write({"env_steps": 10})
+        writer.close()
+    (tmp_path / "earlier" / "wandb").mkdir(parents=True)
+    writer = WandbWriter(tmp_path / "earlier", project="project", name="seed-0", config={})
+    writer.write({"env_steps": 10})
+    assert ids[0] == ids[2] != ids[1]
+    assert ids[3] == "seed-0"  # a run that an earlier version began
+
+
 def test_wandb_keeps_an_evaluation_that_comes_late_and_its_video(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
