@@ -200,26 +200,23 @@ def test_a_sweep_trains_and_compares(tmp_path, capsys):
     assert "4 of 4 runs are done already" in capsys.readouterr().err
 
 
-def test_an_earlier_run_against_the_same_checkpoint_of_another_is_the_same_run(
-    tmp_path, monkeypatch
-):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.yaml").touch()
-    newest = 5
+def test_an_earlier_run_against_the_same_run_is_the_same_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.yaml").touch()
     monkeypatch.setattr(
-        "sebulba.evaluation.opponents.exact_source", lambda source, key: f"{source}@{newest}"
+        "sebulba.evaluation.opponents.exact_source",
+        lambda source, key: f"{tmp_path / source}@5",
     )
     arguments = ["ppo_kuhn_poker", "--run-dir", str(tmp_path / "sweep"), "--agent.clip", "0.1,0.2"]
-    arguments += ["--env.options.opponent", str(other)]
+    arguments += ["--env.options.opponent", "other"]
     for point in parse_sweep(arguments).points:
         point.directory.mkdir(parents=True)
         config = with_exact_opponent(load_config("ppo_kuhn_poker", list(point.argv[1:])))
         (point.directory / "config.yaml").write_text(to_yaml(config))
     assert len(parse_sweep(arguments).points) == 2
-    newest = 6
     with pytest.raises(ConfigError, match=r"holds a run with another env.options"):
-        parse_sweep(arguments)
+        parse_sweep([*arguments, "--env.options.opponent", "another"])
 
 
 def test_an_earlier_run_with_the_defaults_of_its_task_is_the_same_run(tmp_path):

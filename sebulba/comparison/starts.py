@@ -12,7 +12,7 @@ from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
 from sebulba.errors import ConfigError, one_line
 from sebulba.storage.names import CONFIG, GOALS, MAPPED_SEEDS, RUN
-from sebulba.storage.run_files import Run, read_json
+from sebulba.storage.run_files import Run, describe_runs_in, read_json
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
 KINDS: tuple[Kind, ...] = ("settings", "code", "versions", "machine", "flags")
@@ -21,7 +21,6 @@ ABSENT = "none"
 
 _IGNORED_SETTINGS = ("run_dir", "resume")
 _MAX_FEATURES = 8
-_MAX_RUNS = 5
 # Of JAX's settings: platforms are compared as devices.
 _IGNORED_JAX = ("jax_platforms",)
 
@@ -46,11 +45,8 @@ def read_start(path: pathlib.Path) -> Run:
         ConfigError: it has no config, or one of the two is invalid.
     """
     if not (path / CONFIG).is_file():
-        inside = sorted(each.parent.name for each in path.glob(f"*/{CONFIG}"))
-        names = ", ".join(inside[:_MAX_RUNS]) + (", …" if len(inside) > _MAX_RUNS else "")
         raise ConfigError(
-            f"{path}: expected a run directory with a {CONFIG}, got none"
-            + (f"; name one of the runs in it: {names}" if inside else "")
+            f"{path}: expected a run directory with a {CONFIG}, got none{describe_runs_in(path)}"
         )
     config = {key: each.value for key, each in read_config_file(str(path / CONFIG)).items()}
     process = read_json(path / RUN) or {}

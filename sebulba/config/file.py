@@ -37,7 +37,10 @@ def read_config_file(path: str) -> dict[str, Setting]:
     """
     try:
         text = _read(path)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except IsADirectoryError:
+        what = f"{path}: expected a file, got a directory"
+        raise ConfigError(f"{what}{describe_nearest(path)}") from None
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{path}: no such file{describe_nearest(path)}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot read the file: {error}") from error

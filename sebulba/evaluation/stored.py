@@ -32,6 +32,7 @@ from sebulba.storage.checkpoints.restore import (
     steps_in,
 )
 from sebulba.storage.names import CHECKPOINTS, CONFIG, RUN, SOURCES
+from sebulba.storage.run_files import describe_runs_in
 from sebulba.toolkit.past_play import player_of
 from sebulba.types import EnvironmentSpec, Networks
 
@@ -86,8 +87,11 @@ def read_config(
     path = pathlib.Path(run_dir) / CONFIG
     if not path.is_file():
         raise ConfigError(
-            f"expected a run directory with a {CONFIG}, got {run_dir}; create one with"
-            f" {program('train')} CONFIG --run-dir RUN_DIR"
+            f"expected a run directory with a {CONFIG}, got {run_dir}"
+            + (
+                describe_runs_in(pathlib.Path(run_dir))
+                or f"; create one with {program('train')} CONFIG --run-dir RUN_DIR"
+            )
         )
     if not imports:
         given = (*_PLACES, *(["agent.name"] if agent is not None else []))

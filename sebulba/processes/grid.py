@@ -203,21 +203,24 @@ def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
 
     def value(config: Config, key: str) -> Any:
         try:
-            return value_of(config, key)
+            found = value_of(config, key)
         except AttributeError:  # another agent's
             return missing
+        if key == "env.options" and isinstance(opponent := found.get("opponent"), str):
+            # So is the run that is the opponent.
+            run_dir = pathlib.Path(opponent.partition("@")[0]).expanduser().absolute()
+            found = {**found, "opponent": run_dir}
+        return found
 
     def differing_keys(config: Config) -> list[str]:
         compared = (key for key in keys if not key.startswith(ignored))
         return [key for key in compared if value(earlier, key) != value(config, key)]
 
     differing = differing_keys(config)
-    if differing:  # These import jax.
-        from sebulba.envs.task_defaults import with_task_defaults
-        from sebulba.evaluation.opponents import with_exact_opponent
+    if differing and config.open_defaults:
+        from sebulba.envs.task_defaults import with_task_defaults  # imports jax
 
-        # A run stores the exact checkpoint of its opponent, too.
-        differing = differing_keys(with_exact_opponent(with_task_defaults(config).config))
+        differing = differing_keys(with_task_defaults(config).config)
     if differing:
         raise ConfigError(
             f"{directory} holds a run with another {', '.join(differing)}. Choose another"

@@ -16,6 +16,7 @@ from sebulba.errors import ConfigError
 from sebulba.storage.names import CONFIG, METRICS, RUN, SUMMARY
 
 _POLICY_LAG = "policy_lag/"
+_MAX_NAMED = 5  # runs, in an error
 _NO_SUMMARY = "running, or killed before it wrote a summary"
 
 
@@ -124,6 +125,14 @@ def read_run(path: pathlib.Path) -> Run:
         summary=summary,
         process=read_json(path / RUN) or {},
     )
+
+
+def describe_runs_in(path: pathlib.Path) -> str:
+    """Return the sentence to append to an error about a directory that may hold several runs."""
+    inside = sorted((each.parent for each in path.glob(f"*/{CONFIG}")), key=_natural_order)
+    names = ", ".join(each.name for each in inside[:_MAX_NAMED])
+    more = ", …" if len(inside) > _MAX_NAMED else ""
+    return f"; name one of the runs in it: {names}{more}" if inside else ""
 
 
 def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
