@@ -155,8 +155,17 @@ class PastPlay:
 
     def init_networks(self, key: jax.Array) -> PastNetworks:
         """Return the agent's, and a pool of them alone."""
-        player, size = self.agent.init_networks(key), self._opponents.pool_size
-        pool = Pool(
+        player = self.agent.init_networks(key)
+        return PastNetworks(player=player, pool=self._pool_of(player))
+
+    def copy_to_targets(self, networks: PastNetworks) -> PastNetworks:
+        """Copy within the player's, and the player into a pool of it alone."""
+        player = declared(self.agent, Agent, "copy_to_targets")(networks.player)
+        return PastNetworks(player=player, pool=self._pool_of(player))
+
+    def _pool_of(self, player: Networks) -> Pool:
+        size = self._opponents.pool_size
+        return Pool(
             members=jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)),
                 self.agent.actor_networks(player),
@@ -164,13 +173,6 @@ class PastPlay:
             num_added=jnp.float32(1.0),
             games=jnp.zeros(size, jnp.float32),
             wins=jnp.zeros(size, jnp.float32),
-        )
-        return PastNetworks(player=player, pool=pool)
-
-    def copy_to_targets(self, networks: PastNetworks) -> PastNetworks:
-        """Copy within the player's."""
-        return dataclasses.replace(
-            networks, player=declared(self.agent, Agent, "copy_to_targets")(networks.player)
         )
 
     def init_opt_state(self, networks: PastNetworks) -> PyTree:

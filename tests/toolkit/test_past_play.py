@@ -66,6 +66,16 @@ def with_habits(networks, habits):
     return dataclasses.replace(networks, pool=pool)
 
 
+def test_the_pool_of_networks_from_another_run_is_of_their_player():
+    """Those of `init_from` come before the pool of that run, which need not fit."""
+    agent, networks, _ = make()
+    player = jax.tree.map(lambda leaf: leaf + 1.0, networks.player)
+    copied = jitted(agent.copy_to_targets)(dataclasses.replace(networks, player=player))
+    for i in range(SIZE):
+        member = jax.tree.map(lambda leaf, i=i: leaf[i], copied.pool.members)
+        chex.assert_trees_all_equal(member, agent.agent.actor_networks(player))
+
+
 def test_each_game_is_played_by_one_version():
     agent, networks, state = make()
     networks = with_habits(networks, [0, 1, 1])
