@@ -49,7 +49,7 @@ def export_policy(
     environment = stored.environment
     if stored.config.env.groups and num_envs % environment.num_players:
         raise ConfigError(
-            f"--num-envs: expected a multiple of {environment.num_players}, a row for each player"
+            f"num_envs: expected a multiple of {environment.num_players}, a row for each player"
             f" of each environment, since env.groups has several networks, got {num_envs}"
         )
     select = act_function(stored, greedy=greedy)

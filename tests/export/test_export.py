@@ -123,5 +123,5 @@ def test_a_row_for_every_player_is_needed_where_groups_have_networks_of_their_ow
     stored = types.SimpleNamespace(
         environment=environment, config=Config(env=env, agent=ToyConfig())
     )
-    with pytest.raises(ConfigError, match=r"--num-envs: expected a multiple of 3, .* got 4"):
+    with pytest.raises(ConfigError, match=r"num_envs: expected a multiple of 3, .* got 4"):
         export_policy(stored, tmp_path, num_envs=4, greedy=True, seed=0, platforms=["cpu"])
