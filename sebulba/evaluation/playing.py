@@ -42,13 +42,14 @@ def play(
         greedy: whether to take the mode of the policy; None: `evaluation.greedy` of the run.
         parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
-        num_recorded: if not 0, the environments are a `Recording` of this many episodes.
+        num_recorded: if not 0, the environments are a `Recording` of this many episodes, all of the
+            first environment; there are only so many that it plays them.
         wrap: returns the environment to play in.
         is_interrupted: asked after each step; if it returns True, the episodes are left unfinished.
         on_problem: takes why the environments could not be closed within `run.close_timeout_s`.
 
     Raises:
-        ConfigError: a number is less than 1.
+        ConfigError: a number is less than 1, or more episodes are recorded than played.
     """
     counts = {
         "episodes": episodes,
@@ -58,11 +59,18 @@ def play(
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ConfigError(f"{name}: expected an integer of at least 1, got {count}")
+    if num_recorded > episodes:
+        raise ConfigError(
+            f"episodes: expected at least the {num_recorded} to record, got {episodes}"
+        )
     config, settings = stored.config, stored.config.evaluation
+    num_envs = parallel_envs or settings.parallel_envs
+    if num_recorded:
+        num_envs = min(num_envs, episodes // num_recorded)
     plan = EvaluationPlan(
         env=with_rendering(config.env) if num_recorded else config.env,
         episodes=episodes,
-        num_envs=parallel_envs or settings.parallel_envs,
+        num_envs=num_envs,
         max_episode_steps=max_episode_steps or settings.max_episode_steps,
         greedy=settings.greedy if greedy is None else greedy,
         seed=config.seed if seed is None else seed,

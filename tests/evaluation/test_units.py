@@ -8,7 +8,8 @@ import pytest
 import sebulba
 from sebulba.config import Config, EnvConfig
 from sebulba.config.run_spec import make_run_spec
-from sebulba.evaluation.playing import record
+from sebulba.errors import ConfigError
+from sebulba.evaluation.playing import play, record
 from sebulba.evaluation.policy import Policy
 from sebulba.evaluation.stored import StoredPolicy, read_environment_spec
 from sebulba.export.__main__ import _parser, export
@@ -126,6 +127,15 @@ def test_a_mask_of_combinations_changes_nothing_for_the_environment():
     mask[7, 3] = True
     action, _ = policy(observation, action_mask=mask)
     assert action.tolist() == [7, 3] and action.dtype == np.int32
+
+
+def test_a_video_has_as_many_whole_episodes_as_asked_for():
+    stored = random_policy("jax", "Catch-v0").stored
+    arguments = {"seed": 0, "greedy": True, "parallel_envs": 8, "max_episode_steps": None}
+    evaluation, _ = play(stored, episodes=8, num_recorded=4, **arguments)
+    assert len(list(evaluation.environment.frames())) == 4 * 10  # 9 steps each
+    with pytest.raises(ConfigError, match="episodes: expected at least the 9 to record, got 8"):
+        play(stored, episodes=8, num_recorded=9, **arguments)
 
 
 def test_a_video_shows_episodes_of_structured_actions(tmp_path):
