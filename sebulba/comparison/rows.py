@@ -35,7 +35,10 @@ class LeafDifference:
 
     def __str__(self) -> str:
         if self.size == 0:
-            return f"{self.name}, whose norm and projections are equal, as with 0.0 and -0.0"
+            return (
+                f"{self.name}, whose norm and projections are equal, as with 0.0 and -0.0, or with"
+                " zeros of another shape"
+            )
         return self.name if self.size is None else f"{self.name}, by {self.size:.1g} of its norm"
 
 
@@ -164,7 +167,7 @@ def _compare(first: ChecksumRow, second: ChecksumRow, earlier: ChecksumRow | Non
             sums[2] += 0.0 if is_one_number else norm**2
         if not is_equal:
             has_other_integers |= distance is None
-            size = None if distance is None else distance / norm if norm else math.inf
+            size = None if distance is None else distance / norm if norm else 0.0
             leaves.append(LeafDifference(name=name, size=size))
     return RowDifference(
         num_cycles=first.num_cycles,
