@@ -214,8 +214,11 @@ def _mean(experiments: Mapping[str, Any], names: Sequence[str]) -> str:
 def _cell(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "–"
-    numbers = ", ".join(run["bsuite_id"].partition("/")[2] for run in found["runs"])
-    return f"{found['score']:.2f} ({numbers})"
+    numbers = [int(run["bsuite_id"].partition("/")[2]) for run in found["runs"]]
+    shown = ", ".join(map(str, numbers))
+    if numbers == list(range(0, numbers[-1] + 1, _STRIDE)):
+        shown = f"0, {_STRIDE} … {numbers[-1]}"
+    return f"{found['score']:.2f} ({shown})"
 
 
 def radar(records: Mapping[str, Any], path: pathlib.Path) -> None:
