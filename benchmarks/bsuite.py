@@ -216,7 +216,7 @@ def _cell(found: Mapping[str, Any] | None) -> str:
         return "–"
     numbers = [int(run["bsuite_id"].partition("/")[2]) for run in found["runs"]]
     shown = ", ".join(map(str, numbers))
-    if numbers == list(range(0, numbers[-1] + 1, _STRIDE)):
+    if len(numbers) > 3 and numbers == list(range(0, numbers[-1] + 1, _STRIDE)):
         shown = f"0, {_STRIDE} … {numbers[-1]}"
     return f"{found['score']:.2f} ({shown})"
 
