@@ -128,7 +128,7 @@ _PEERS = """
 **Others are ahead**, with PPO on MinAtar: gymnax-blines on Asterix and Freeway, with a larger
 network, other rates and twice as many env steps. Of two seeds of PureJaxRL, whose settings ours
 has, one is above our mean on Asterix, Breakout and Freeway. On Seaquest,
-[seeds decide](results_in_detail.md#ppo-on-minatar-seaquest), its as ours. On Swimmer,
+[the seed decides](results_in_detail.md#ppo-on-minatar-seaquest) in both. On Swimmer,
 Stable-Baselines3 has 346 with SAC beside 294 without noise, and 282 with PPO beside 273; on Ant,
 its SAC is [ahead of one of our three seeds](results_in_detail.md#sac-on-ant). Others are ahead
 [on Crafter](results_in_detail.md#craftax-classic), too.

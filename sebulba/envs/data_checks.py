@@ -118,3 +118,21 @@ def _describe(leaf: Any) -> str:
     if not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return describe_inline(leaf)
+
+
+def check_integers_fit(observation: np.ndarray, converted: np.ndarray) -> None:
+    """Check that integers of an observation are the same in the dtype of its spec.
+
+    Args:
+        observation: `[B, ...]`, a leaf as the environments return it.
+        converted: the same in the dtype of the spec, which has at most 32 bits.
+
+    Raises:
+        EnvironmentDataError: one is not.
+    """
+    if (changed := np.argwhere(observation != converted)).size:
+        raise EnvironmentDataError(
+            f"an observation of env {changed[0][0]} is {observation[tuple(changed[0])]}; expected"
+            f" integers of {converted.dtype}, which JAX computes with. Change them with"
+            " env.wrappers"
+        )

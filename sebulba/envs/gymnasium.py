@@ -29,6 +29,7 @@ from sebulba.envs.base import (
     EnvironmentTimeout,
     reset_row,
 )
+from sebulba.envs.data_checks import check_integers_fit
 from sebulba.envs.gymnasium_factory import EnvFactory, check_arguments, constructor
 from sebulba.envs.gymnasium_registry import (
     check_observation,
@@ -229,20 +230,10 @@ class GymnasiumEnvironment:
             leaf = np.asarray(leaf)
             copied = np.array(leaf, spec.dtype)
             if leaf.dtype.kind in "iu" and leaf.dtype.itemsize > copied.itemsize:
-                _check_fits(leaf, copied)
+                check_integers_fit(leaf, copied)
             return copied
 
         return jax.tree.map(copy, self.spec.observation, observation)
-
-
-def _check_fits(leaf: np.ndarray, copied: np.ndarray) -> None:
-    """Raise an EnvironmentDataError if integers of 64 bits have changed in 32."""
-    if (changed := np.argwhere(leaf != copied)).size:
-        env, *_ = changed[0]
-        raise EnvironmentDataError(
-            f"an observation of env {env} is {leaf[tuple(changed[0])]}; expected integers of"
-            f" {copied.dtype}, which JAX computes with. Change them with env.wrappers"
-        )
 
 
 def _to_fault(error: Exception, vector_env: VectorEnv, name: str) -> EnvironmentFault:

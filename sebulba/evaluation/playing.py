@@ -43,7 +43,7 @@ def play(
         parallel_envs: environments stepped together; None: `evaluation.parallel_envs`.
         max_episode_steps: step budget per episode; None: `evaluation.max_episode_steps`.
         num_recorded: if not 0, the environments are a `Recording` of this many episodes, all of the
-            first environment; there are only so many that it plays them.
+            first environment; fewer environments then play, so that it has as many episodes.
         wrap: returns the environment to play in.
         is_interrupted: asked after each step; if it returns True, the episodes are left unfinished.
         on_problem: takes why the environments could not be closed within `run.close_timeout_s`.
@@ -135,7 +135,7 @@ def record(
         episodes=episodes,
         seed=seed,
         greedy=greedy,
-        parallel_envs=1,
+        parallel_envs=None,
         max_episode_steps=None,
         num_recorded=episodes,
     )

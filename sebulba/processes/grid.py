@@ -207,7 +207,7 @@ def _check_earlier_run(directory: pathlib.Path, config: Config) -> None:
         except AttributeError:  # another agent's
             return missing
         if key == "env.options" and isinstance(opponent := found.get("opponent"), str):
-            # So is the run that is the opponent.
+            # An opponent that is a run is stored as its exact checkpoint, too.
             run_dir = pathlib.Path(opponent.partition("@")[0]).expanduser().absolute()
             found = {**found, "opponent": run_dir}
         return found

@@ -26,7 +26,7 @@ from sebulba.ring.act_cycle import (
 from sebulba.ring.clocks import ACT, COMPILE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected
-from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
+from sebulba.ring.whole_episodes import act_at_end, hold_final_row
 from sebulba.toolkit.past_play import PastPlay
 from sebulba.toolkit.self_play import SelfPlay
 from sebulba.types import FrameStack, Networks
@@ -148,9 +148,8 @@ class FusedFunctions:
             actor_state, env_step, buffer, env_state = jax.lax.while_loop(
                 is_running, body, begin(networks, carry, env_state)
             )
-            # The next trajectory begins with the state before: the action changes no environment.
-            _, _, buffer = act_row(act, networks, actor_state, env_step, buffer)
-            return env_state, actor_state, fill_after_end(buffer)
+            buffer = act_at_end(act, networks, actor_state, env_step, buffer)
+            return env_state, actor_state, buffer
 
         self.device = device
         compiled = functools.partial(jit_on, device)

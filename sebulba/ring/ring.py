@@ -55,7 +55,7 @@ class Observer:
     def close(self, end: RunEnd) -> None:
         """Finish, in the thread that called `run`, after all threads have ended.
 
-        If `end.is_stuck`, some have not: this must not touch what belongs to actors, and if
+        If `end.is_stuck`, some have not: this must not touch the environments, and if
         `end.is_learner_stuck`, nothing of the ring.
         """
 

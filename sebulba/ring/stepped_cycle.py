@@ -31,7 +31,7 @@ from sebulba.ring.act_cycle import (
 from sebulba.ring.clocks import COMPILE, ENVIRONMENT, INFERENCE, WallClock
 from sebulba.ring.episodes import EpisodeTracker
 from sebulba.ring.records import ActCarry, Collected
-from sebulba.ring.whole_episodes import fill_after_end, hold_final_row
+from sebulba.ring.whole_episodes import act_at_end, hold_final_row
 from sebulba.toolkit.frame_stack import with_stacks
 from sebulba.types import EnvStep, FrameStack, Networks
 
@@ -67,10 +67,6 @@ class StepFunctions:
         def step(networks, actor_state, env_step, buffer):
             return act_row(act, networks, actor_state, env_step, buffer)
 
-        def act_at_end(networks, actor_state, env_step, buffer):
-            _, _, buffer = act_row(act, networks, actor_state, env_step, buffer)
-            return fill_after_end(buffer)
-
         def finish(buffer, statistics, env_step):
             return finish_rows(buffer, statistics, env_step, tracker)
 
@@ -80,7 +76,9 @@ class StepFunctions:
         self.begin: Callable = compiled(begin)
         self.step: Callable = compiled(step, donate_argnames=("actor_state", "buffer"))
         self.finish: Callable = compiled(finish, donate_argnames=("buffer",))
-        self.act_at_end: Callable = compiled(act_at_end, donate_argnames=("buffer",))
+        self.act_at_end: Callable = compiled(
+            functools.partial(act_at_end, act), donate_argnames=("buffer",)
+        )
 
 
 class SteppedCycle:
@@ -134,7 +132,6 @@ class SteppedCycle:
             check_structure(env_step, carry.env_step)
             if self._restart is not None:
                 self._clock.begin(inference)
-                # The next trajectory begins with the state before: the action goes nowhere.
                 buffer = self._functions.act_at_end(networks, actor_state, env_step, buffer)
                 self._clock.begin(ENVIRONMENT)
                 env_step = call_environment("reset", self._restart)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from sebulba.envs.final_rows import repeated, where_row
-from sebulba.ring.act_cycle import Buffer
-from sebulba.types import EnvStep, PyTree
+from sebulba.ring.act_cycle import Act, Buffer, act_row
+from sebulba.types import ActorState, EnvStep, Networks, PyTree
 
 
 def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> EnvStep:
@@ -26,18 +26,26 @@ def hold_final_row(row: EnvStep, new: EnvStep, *, is_last: jax.Array | bool) -> 
     return dataclasses.replace(chosen, truncated=chosen.truncated | (is_last & ~chosen.done))
 
 
-def fill_after_end(buffer: Buffer) -> Buffer:
-    """Repeat the row at which the last episode ends, with reward 0, up to row `T - 1`.
+def act_at_end(
+    act: Act, networks: Networks, actor_state: ActorState, env_step: EnvStep, buffer: Buffer
+) -> Buffer:
+    """Act on the row at which the last episode ends, and repeat it, with reward 0, up to `T - 1`.
 
-    Its action and extras are those of the agent there, as in any other final row: the extras may
-    hold a value to bootstrap from.
+    Its extras are those of the agent there, as in any other final row, since they may hold a value
+    to bootstrap from. Its action changes no environment, and the next trajectory begins with the
+    actor state before it.
 
     Args:
-        buffer: holds 2 … `T` rows, of which the last one is all done.
+        act: acts on a row.
+        networks: of the agent.
+        actor_state: before the row.
+        env_step: the row, `[B]`, all done.
+        buffer: holds 1 … `T - 1` rows.
 
     Returns:
         The buffer, which lacks only row `T`.
     """
+    _, _, buffer = act_row(act, networks, actor_state, env_step, buffer)
     trajectory, t = buffer.trajectory, buffer.num_rows
     last = jax.tree.map(
         lambda rows: jax.lax.dynamic_index_in_dim(rows, t - 1, keepdims=False), trajectory
