@@ -20,8 +20,9 @@ class AgentSettings(Protocol):
     """The agent's name in the config."""
 
     corrects_for_policy_lag: ClassVar[bool] = True
-    """Whether the loss corrects for acting with older networks. False: `learner.policy_lag` must be
-    0 unless `learner.allow_uncorrected_lag` is set."""
+    """Whether the loss can learn from what older networks did: it corrects for that, or learns
+    action values. False: `learner.policy_lag` must be 0 unless `learner.allow_uncorrected_lag` is
+    set."""
     default_policy_lag: ClassVar[int] = 1
     """What `learner.policy_lag: auto` is for an agent that corrects for it. 1: acting and learning
     overlap. 0: that would cost too many env steps."""

@@ -206,6 +206,9 @@ class R2D2(TargetNetworkAgent):
         rows = jax.tree.map(lambda x: x[spec.num_context_rows + self._config.burn_in :], rows)
         actor_q = rows.extras
         _, priority = self._td_errors(rows, actor_q.taken[:-1], bootstrap_q=actor_q.greatest)
+        # Where an episode's final row is repeated, a sequence may have nothing to learn from.
+        has_transitions = valid_transitions(rows.env_step).any(axis=0)
+        priority = jnp.where(has_transitions, priority, 0.0)
         return replay.update_priorities(spec, experience, ids, priority)
 
     def loss(

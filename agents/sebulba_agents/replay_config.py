@@ -76,7 +76,8 @@ class R2D2Config(QLearningConfig):
     """Sequences per update, over the learner devices of a host. The paper: 64."""
     replay_ratio: Positive = 16.0
     """Rows learned from per row collected, once learning has started; an update learns from
-    batch_size × learn_length rows. Reset rows count on both sides. The paper: about 0.8."""
+    batch_size × learn_length rows. Reset rows and repeated final rows count on both sides. The
+    paper: about 0.8."""
     priority_exponent: Fraction = 0.9
     importance_exponent: ScheduledFraction = 0.6
     priority_mix: Fraction = 0.9
@@ -114,7 +115,8 @@ class DDQNConfig(QLearningConfig):
     """Transitions per update, over the learner devices of a host. The paper: 32."""
     replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
-    batch_size rows. Reset rows count as collected. The paper: 8, an update every 4 agent steps."""
+    batch_size rows. Reset rows and repeated final rows count as collected. The paper: 8, an update
+    every 4 agent steps."""
     priority_exponent: Fraction = 0.0
     """α of prioritised sampling P ∝ |δ|^α; 0: uniform. Schaul et al. (arXiv 1511.05952): 0.6."""
     target_period: _Period = 250
@@ -189,7 +191,8 @@ class SACConfig(FamilyConfig, ReplayConfig):
     """Transitions per update, over the learner devices of a host. The paper: 256."""
     replay_ratio: Positive = 64.0
     """Rows learned from per row collected, once learning has started; an update learns from
-    batch_size rows. Reset rows count as collected. The paper: 256, an update per env step."""
+    batch_size rows. Reset rows and repeated final rows count as collected. The paper: 256, an
+    update per env step."""
     learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam for policy, critics and temperature. The paper: 3e-4."""
     adam_epsilon: Positive = 1e-8
@@ -248,7 +251,7 @@ class GumbelMuZeroConfig(ValueReplayConfig):
     """Sequences per update, over the learner devices of a host."""
     replay_ratio: Positive = 32.0
     """Rows learned from per row collected, once learning has started; an update learns from
-    batch_size × unroll_length rows. Reset rows count as collected."""
+    batch_size × unroll_length rows. Reset rows and repeated final rows count as collected."""
     learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam."""
     max_grad_norm: Positive | None = 5.0

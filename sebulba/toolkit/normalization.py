@@ -133,7 +133,7 @@ def normalization_of_rows(
     """Return the moments of trajectories of all learner devices, to be merged later.
 
     A valid transition adds the observation that it starts from and the return that it arrives at.
-    Every row of a stream thus counts once, although row `T` is also row 0 of the next trajectory.
+    No row thus counts twice, although row `T` is also row 0 of the next trajectory.
 
     Args:
         like: says what is normalised.

@@ -24,7 +24,9 @@ from sebulba.types import Clock, EnvStep, Experience, Networks, Opponents, PyTre
 
 _KEPT = 0.98  # of the counts of games after a learner cycle, since the player changes
 _LEAST_WEIGHT = 1e-3  # of a version that the player always beats
-_PRESENT = -1  # in place of the number of a version of the pool
+# In place of the number of a version of the pool:
+_PRESENT = -1
+_NOBODY = -2  # has moved in the game yet
 
 
 @pytree_dataclass
@@ -71,8 +73,9 @@ class PastState:
     """The actor states of both players, and who the opponent is."""
 
     players: SelfPlayState
-    # [B] int32, the number of the version that the game is played against; -1: the present one. Not
-    # its place: while a game or its trajectory waits, another version may come to that place.
+    # [B] int32, the number of the version that the game is played against; -1: the present one; -2:
+    # no opponent has moved. Not its place: while a game or its trajectory waits, another version
+    # may come to that place.
     member: jax.Array
     returns: jax.Array  # [B], the player's rewards in the game so far
     key: jax.Array
@@ -198,7 +201,7 @@ class PastPlay:
         )
         return PastState(
             players=players,
-            member=jnp.zeros(num_envs, jnp.int32),
+            member=jnp.full(num_envs, _NOBODY, jnp.int32),
             returns=jnp.zeros(num_envs, jnp.float32),
             key=key,
         )
@@ -217,7 +220,10 @@ class PastPlay:
         )
         returns = jnp.where(env_step.is_first, 0.0, actor_state.returns + env_step.reward)
         extras = PastExtras(player=extras, member=actor_state.member, returns=returns)
-        return action, extras, dataclasses.replace(actor_state, players=players, returns=returns)
+        # The next game may end before its opponent moves, and is then nobody's.
+        member = jnp.where(env_step.done, _NOBODY, actor_state.member)
+        state = PastState(players=players, member=member, returns=returns, key=actor_state.key)
+        return action, extras, state
 
     def shard_actor_state(self, actor_state: PastState, sharding: ActorStateSharding) -> PastState:
         """Place both players as the agent does."""
@@ -249,7 +255,7 @@ class PastPlay:
         )
         # Row T is row 0 of the next trajectory, which counts it.
         won = 0.5 + 0.5 * jnp.sign(extras.returns)
-        is_counted = is_final & (extras.member != _PRESENT)
+        is_counted = is_final & (extras.member >= 0)  # Numbers of empty places are negative, too.
         outcomes = jnp.stack([jnp.ones_like(won), won]) * is_counted.astype(jnp.float32)[None]
         of_member = extras.member[..., None] == networks.pool.numbers[None, None]
         games = jnp.einsum("ctb,tbm->cm", outcomes, of_member.astype(jnp.float32))

@@ -82,7 +82,7 @@ class ReplayConfig(NetworkConfig):
     """Rows collected before learning starts, over the learner devices of a host."""
     replay_ratio: Positive = 8.0
     """Rows learned from per row collected, once learning has started; an update learns from
-    batch_size rows. Reset rows count as collected."""
+    batch_size rows. Reset rows and repeated final rows count as collected."""
     learning_rate: ScheduledNonNegative = 1e-3
     """Learning rate of Adam."""
     adam_epsilon: Positive = 1e-5

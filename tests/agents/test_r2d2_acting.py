@@ -74,6 +74,24 @@ def test_new_sequences_get_the_priority_of_the_actors_own_q(lived):
     assert checked == int(draw(experience).num_sequences) == 32
 
 
+def test_sequences_of_nothing_but_repeated_final_rows_are_never_drawn(lived):
+    agent, networks, trajectories, _ = lived
+
+    def with_player_out(trajectory):
+        env_steps = trajectory.env_steps
+        env_steps = dataclasses.replace(
+            env_steps,
+            terminated=env_steps.terminated.at[:, 3].set(True),
+            is_first=env_steps.is_first.at[:, 3].set(False),
+        )
+        return dataclasses.replace(trajectory, env_steps=env_steps)
+
+    out = [(first, last, with_player_out(each)) for first, last, each in trajectories]
+    experience = remember(agent, networks, out)
+    is_drawn = np.asarray(experience.mass > 0.0).any(axis=1)
+    np.testing.assert_array_equal(is_drawn, np.arange(8) != 3)
+
+
 def test_stored_memory_is_that_of_a_fresh_replay_of_the_actor(lived):
     agent, networks, trajectories, experience = lived
     check_stored_memory(agent, networks, trajectories, draw(experience))

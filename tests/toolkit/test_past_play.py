@@ -158,6 +158,11 @@ def test_a_version_is_added_although_the_update_in_which_it_is_due_is_discarded(
     assert added == [0, 1, 2, 2, 3]
 
 
+def after_additions(networks, number):
+    pool = dataclasses.replace(networks.pool, num_added=jnp.float32(number))
+    return dataclasses.replace(networks, pool=pool)
+
+
 def games_against(members, agent, networks, state):
     """Return the experience after ten games against two versions in turn."""
     done = jnp.zeros((5, NUM_ENVS), bool).at[1, :10].set(True).at[4, 10:20].set(True)
@@ -176,31 +181,48 @@ def games_against(members, agent, networks, state):
     return update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
 
 
-def test_the_sign_of_a_games_return_decides_it_not_that_of_its_last_reward():
-    agent, networks, state = make()
-    act, everyone = jitted(agent.act, static_argnames="greedy"), jnp.ones(NUM_ENVS, bool)
-    rows = [rows_of(is_first=everyone), rows_of(reward=jnp.full(NUM_ENVS, -3.0))]
-    rows.append(rows_of(reward=jnp.ones(NUM_ENVS), terminated=everyone))
-    rows.append(rows[0])
-    extras = []
+def outcomes_of(rows, agent, networks, state):
+    """Return games and wins `[m]` of the games of rows, the last of which nobody acts on."""
+    act, extras = jitted(agent.act, static_argnames="greedy"), []
     for row in rows[:-1]:
         _, each, state = act(networks, state, row, greedy=False)
         extras.append(each)
     trajectory = Trajectory(
         env_steps=jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows),
-        action=jnp.zeros((3, NUM_ENVS), jnp.int32),
+        action=jnp.zeros((len(extras), NUM_ENVS), jnp.int32),
         extras=jax.tree.map(lambda *leaves: jnp.stack(leaves), *extras),
     )
     experience = jitted(agent.init_experience, static_argnums=1)(networks, NUM_ENVS)
     update_experience = jitted(agent.update_experience)
     experience = update_experience(networks, experience, state, state, trajectory, jnp.int32(0))
-    games, wins = experience.pending.sum(axis=1).tolist()
-    assert games == NUM_ENVS and wins == 0
+    return np.asarray(experience.pending)
 
 
-def after_additions(networks, number):
-    pool = dataclasses.replace(networks.pool, num_added=jnp.float32(number))
-    return dataclasses.replace(networks, pool=pool)
+def test_the_sign_of_a_games_return_decides_it_not_that_of_its_last_reward():
+    agent, networks, state = make()
+    everyone = jnp.ones(NUM_ENVS, bool)
+    first = rows_of(is_first=everyone)
+    rows = [first, rows_of(reward=jnp.full(NUM_ENVS, -3.0))]
+    rows.append(rows_of(reward=jnp.ones(NUM_ENVS), terminated=everyone))
+    _, state = jitted(agent.oppose)(networks, state, first, everyone)
+    games, wins = outcomes_of([*rows, first], agent, networks, state)
+    assert games.sum() == NUM_ENVS and wins.sum() == 0
+
+
+def test_a_game_in_which_no_opponent_moved_counts_for_no_version():
+    agent, networks, state = make()
+    networks = after_additions(networks, SIZE)
+    everyone = jnp.ones(NUM_ENVS, bool)
+    first = rows_of(is_first=everyone)
+    won = rows_of(reward=jnp.ones(NUM_ENVS), terminated=everyone)
+    lost = rows_of(reward=-jnp.ones(NUM_ENVS), terminated=everyone)
+    games, _ = outcomes_of([first, won, first], agent, networks, state)
+    assert games.sum() == 0
+    # The opponent begins only the first game, which the player loses.
+    _, state = jitted(agent.oppose)(networks, state, first, everyone)
+    games, wins = outcomes_of([first, lost, first, won, first], agent, networks, state)
+    np.testing.assert_array_equal(games, np.bincount(state.member, minlength=SIZE))
+    assert wins.sum() == 0
 
 
 def test_games_count_for_the_version_that_played_them():

@@ -1,6 +1,6 @@
 """The replay ratio: rows learned from per row collected after the replay's minimum.
 
-Reset rows count as collected.
+Reset rows, and rows that repeat a final one, count as collected.
 """
 
 import fractions
