@@ -83,7 +83,10 @@ class ToyExperience:
 
 
 class ToyAgent:
-    """Policy gradient on a linear policy."""
+    """Policy gradient on a linear policy, with importance weights.
+
+    So what it learns depends on the networks that acted.
+    """
 
     Config = ToyConfig
 
@@ -138,10 +141,10 @@ class ToyAgent:
         trajectory = experience.trajectory
         valid = trajectory.valid
         logits = trajectory.env_steps.observation[:-1] @ networks["weights"]
-        log_pi = jax.nn.log_softmax(logits)
-        taken = jnp.take_along_axis(log_pi, trajectory.action[..., None], axis=-1)[..., 0]
+        log_ratio = jax.nn.log_softmax(logits) - jax.nn.log_softmax(trajectory.extras["logits"])
+        taken = jnp.take_along_axis(log_ratio, trajectory.action[..., None], axis=-1)[..., 0]
         reward = trajectory.env_steps.reward[1:]
-        loss = -masked_mean(taken * reward, valid)
+        loss = -masked_mean(jnp.exp(taken) * reward, valid)
         metrics = {"reward_sum": masked_sum(reward, valid)}
         return loss, (experience, metrics)
 

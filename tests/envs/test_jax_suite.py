@@ -82,6 +82,17 @@ def test_jax_suite_accepts_a_custom_task_and_resets_on_the_next_step():
     ]
 
 
+def test_random_draws_of_an_episode_do_not_depend_on_how_long_the_one_before_was():
+    environment = make(f"{__name__}:Countdown")
+    environment.reset()
+    state, step = environment.whole_state, environment.fused().step
+    for _ in range(2):
+        # The task draws from one key, and the next step, or reset, from the other.
+        key, drawn_from = jax.random.split(state.key[0])
+        state, _ = step(state, jnp.zeros(1, jnp.int32))
+        assert state.key[0] == key != drawn_from
+
+
 def test_jax_suite_keeps_a_truncation_by_the_task():
     environment = make(f"{__name__}:Countdown", start=1, truncates=True)
     assert play(environment, [1, 0]) == [(1.0, 0.0, "f"), (0.0, 0.0, "t"), (1.0, 0.0, "f")]

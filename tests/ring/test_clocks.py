@@ -49,6 +49,7 @@ def test_shares_cover_the_time_since_the_restart_over_all_clocks_of_a_kind(clock
             "actor-bound",
         ),
         ({"act": 0.3, "wait for queue": 0.7}, {"update": 1.0}, "learner-bound"),
+        ({"act": 0.3, "wait for networks": 0.7}, {"update": 1.0}, "learner-bound"),
         (
             {"act": 0.5, "wait for networks": 0.5},
             {"wait for trajectories": 0.5, "update": 0.5},

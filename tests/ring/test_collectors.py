@@ -141,6 +141,18 @@ def test_a_new_collector_gives_the_same_from_every_point_of_another(config):
     close(ring)
 
 
+def test_no_restart_of_a_cycle_repeats_the_episodes_of_another():
+    ring = make_ring(make_config(CARTPOLE))
+    _, (networks, point, _) = collected_of(ring, 2)
+    collector, seen = ring.actors[0].collector, set()
+    for attempt in range(4):
+        start = dataclasses.replace(point, boundary=NOTHING_BEFORE, attempt=attempt)
+        rows = collector.collect(networks, start).trajectory.env_steps
+        seen.add(np.asarray(rows.observation).tobytes())
+    close(ring)
+    assert len(seen) == 4
+
+
 def test_environments_that_are_recreated_are_made_and_not_compiled():
     gymnasium.register("Noting-v0", _Noting)
     ring = make_ring(make_config(EnvConfig(suite="gymnasium", id="Noting-v0"), num_envs=1))

@@ -1,5 +1,7 @@
 """The learner: the same update on any number of devices, however it is mapped."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -96,6 +98,24 @@ def test_each_devices_experience_is_its_own_share():
         experience.initial_count.reshape(-1), jnp.arange(NUM_ENVS, dtype=jnp.int32)
     )
     np.testing.assert_array_equal(experience.trajectories_of, np.ones((4, 2), np.int32))
+
+
+class _Drawing(ToyAgent):
+    """Leaves a number that its loss draws in its experience."""
+
+    def loss(self, networks, experience, key, clock):
+        drawn = jax.random.randint(key, experience.initial_count.shape, 0, 2**30)
+        loss, (experience, metrics) = super().loss(networks, experience, key, clock)
+        return loss, (dataclasses.replace(experience, initial_count=drawn), metrics)
+
+
+def test_losses_on_several_devices_and_of_several_updates_draw_different_numbers():
+    learner, learner_devices = make_learner(num_devices=4, agent_class=_Drawing)
+    drawn = []
+    for cycle in range(2):
+        update(learner, [make_item(learner_devices, cycle)])
+        drawn += np.asarray(learner.state.experience.initial_count).tolist()
+    assert len(set(map(tuple, drawn))) == 2 * 4
 
 
 def test_state_is_donated_and_published_networks_are_not():

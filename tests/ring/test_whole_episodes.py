@@ -58,6 +58,8 @@ def test_a_final_row_is_repeated_with_reward_0(cycles_and_results):
             final = slice(length, LENGTH)
             observation, done = rows.observation[final, b], rows.done[final, b]
             assert done.all() and (observation == observation[0]).all()
+            for flag in (rows.terminated, rows.truncated):
+                assert (flag[final, b] == flag[length, b]).all()
             assert (rows.reward[length + 1 :, b] == 0).all()
 
 

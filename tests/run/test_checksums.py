@@ -1,6 +1,7 @@
 """Which rows of checksums a run writes, and that they are those of any run of the same numbers."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -24,13 +25,22 @@ def rows_of(path, *, resume=None, checksums=True, **run):
     return checksums_of(path) if checksums else []
 
 
+def networks_of(path):
+    return json.loads((path / "summary.json").read_text())["networks_crc32"]
+
+
 def parts_of(row):
     return {name.partition(".")[0] for name in row.leaves}
 
 
 @pytest.fixture(scope="module")
-def threads(tmp_path_factory):
-    return rows_of(tmp_path_factory.mktemp("runs") / "threads")
+def run_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs") / "threads"
+
+
+@pytest.fixture(scope="module")
+def threads(run_dir):
+    return rows_of(run_dir)
 
 
 def test_a_run_writes_rows_before_its_first_cycle_at_the_due_ones_and_after_its_last(threads):
@@ -51,8 +61,10 @@ def test_a_run_that_was_resumed_has_the_same_rows(threads, tmp_path):
     assert [row for row in rows if row.num_cycles in CYCLES] == threads
 
 
-def test_a_run_without_checksums_learns_the_same_and_writes_none(threads, tmp_path):
-    assert rows_of(tmp_path / "run", checksums=False) == []
+@pytest.mark.usefixtures("threads")
+def test_a_run_without_checksums_learns_the_same_and_writes_none(run_dir, tmp_path):
+    rows_of(tmp_path / "run", checksums=False)
+    assert networks_of(tmp_path / "run") == networks_of(run_dir)
     assert not (tmp_path / "run" / "checksums.jsonl").exists()
 
 

@@ -168,6 +168,8 @@ def test_actors_see_different_environments_and_act_with_different_keys(monkeypat
     first, second, *_ = trajectories  # In lock-step, the actors take turns.
     assert not np.array_equal(first.env_steps.observation, second.env_steps.observation)
     assert not np.array_equal(first.action, second.action)
+    first, second = make_ring(make_config()).actors
+    assert first.point.carry.actor_state.key != second.point.carry.actor_state.key
 
 
 def test_pmap_gives_the_same_run():

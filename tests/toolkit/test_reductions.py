@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
 
 from sebulba.toolkit.reductions import (
     LEARNER_AXIS,
@@ -18,25 +17,13 @@ from sebulba.toolkit.reductions import (
     sum_share,
 )
 from tests.compiled import jitted
+from tests.toolkit.learner_mesh import on_devices
 
 X = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
 # Devices get two columns of four (or four of two): some have many valid entries, some have none.
 MASK = np.arange(40).reshape(5, 8) % 8 < np.array([[8], [3], [3], [1], [1]])
 REDUCTIONS = [masked_sum, masked_mean, masked_moments, masked_max]
 SHARES = {mean_share: masked_mean, sum_share: masked_sum}
-
-
-def on_devices(function, num_devices, *args):
-    """Return each device's result, stacked; every argument is split on its axis 1."""
-    mesh = Mesh(np.array(jax.devices()[:num_devices]), (LEARNER_AXIS,))
-    mapped = jax.shard_map(
-        lambda *args: jax.tree.map(lambda x: x[None], function(*args)),
-        mesh=mesh,
-        in_specs=tuple(PartitionSpec(None, LEARNER_AXIS) for _ in args),
-        out_specs=PartitionSpec(LEARNER_AXIS),
-        check_vma=False,
-    )
-    return jax.jit(mapped)(*args)
 
 
 def test_reductions_equal_numpys():

@@ -61,7 +61,7 @@ class ReplayRatio:
     def _num_updates_before(self, cycle: int) -> int:
         spec = self._run_spec
         rows = cycle * spec.trajectories_per_cycle * spec.num_streams * spec.trajectory_length
-        # From the decimal digits: the float 0.1 is slightly more than a tenth.
+        # From the decimal digits: the float 0.3 is slightly less than three tenths.
         ratio = fractions.Fraction(str(self._replay_ratio))
         learned_rows = max(0, rows - self._min_replay_rows) * ratio
         return math.floor(learned_rows / self._rows_per_update)

@@ -175,6 +175,12 @@ def test_newest_and_best_are_kept(checkpointer):
         assert int(restored["step"]) == step
 
 
+def test_of_equal_scores_the_last_is_the_best(checkpointer):
+    for step, score in enumerate([5.0, 5.0, 1.0]):
+        save(checkpointer, step, score=score)
+    assert best_step(checkpointer.directory) == 1
+
+
 def test_best_without_a_score_lists_the_steps(checkpointer):
     save(checkpointer, 4)
     with pytest.raises(CheckpointError, match="has a score, so none is the best: choose one of 4"):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sebulba.toolkit.replay import priorities
+from tests.toolkit.learner_mesh import on_devices
 
 # Each is one program: called as they are, they would be one for each operation.
 draw = jax.jit(priorities.draw, static_argnames="num_draws")
@@ -38,6 +39,18 @@ def test_with_full_correction_draws_weigh_one_on_average():
     probability = np.array([0.5, 0.3, 0.2 - 1e-4, 1e-4], np.float32)
     weights = np.asarray(importance_weights(probability, np.int32(4), 1.0))
     np.testing.assert_allclose(weights @ probability, 1.0, rtol=1e-5)
+
+
+def test_devices_with_more_and_fewer_entries_weigh_draws_alike():
+    """Both draw as often, so a draw stands for 1 / (N · P) of the entries, N on average."""
+    probability, counts = np.array([[0.5, 0.25]], np.float32), np.array([[2, 6]], np.int32)
+    weights = on_devices(
+        lambda probability, count: priorities.importance_weights(probability[0], count[0, 0], 1.0),
+        2,
+        probability,
+        counts,
+    )
+    np.testing.assert_allclose(weights, [[1 / (4 * 0.5)], [1 / (4 * 0.25)]], rtol=1e-6)
 
 
 def test_draw_returns_the_probability_of_each_index():
