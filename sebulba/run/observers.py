@@ -119,7 +119,7 @@ def make_observers(
     services = _services(config, path) if is_first else []
     if resumed is not None:
         set_aside_later(own, resumed.num_cycles, display.message)
-    callers = Callbacks(callbacks, ring.end)
+    callers = Callbacks(callbacks, ring.end, on_warning=display.message)
     all_reduce = AllReduceProbe(
         ring.learner,
         dtype=config.learner.gradients,
