@@ -4,6 +4,7 @@ Gymnasium's vector environments cast or broadcast some wrong values in silence, 
 the environment at others. Worker processes import this module, so it must not import jax.
 """
 
+import copy
 import inspect
 import numbers
 from collections.abc import Iterator, Mapping
@@ -36,19 +37,22 @@ class ResultError(TypeError):
 class CheckedResults(gymnasium.Wrapper):
     """Raises a `ResultError` if `reset` or `step` return a value of a wrong type or shape."""
 
-    def __init__(self, env: gymnasium.Env, *, drops_info: bool):
+    def __init__(self, env: gymnasium.Env, *, drops_info: bool, copies: bool = False):
         """Wrap an environment.
 
         Args:
             env: the environment, or its outermost wrapper.
             drops_info: whether only the action mask of `info` is returned. A vector environment
                 collects every `info` into arrays, which fails where environments differ.
+            copies: whether observations are copied: a wrapper outside may keep them, as a stack of
+                frames does, while an environment may write all of them into the same memory.
         """
         super().__init__(env)
         self._name = getattr(
             env, "own_class", type(env)
         ).__name__  # `own_class`: of a converted one
         self._drops_info = drops_info
+        self._copies = copies
         self._space = space = env.observation_space
         is_array = isinstance(space, Box | MultiBinary)
         # Of a NumPy array that need not be looked at further; kept here, since this costs time.
@@ -90,10 +94,10 @@ class CheckedResults(gymnasium.Wrapper):
     def _checked(self, method: str, observation: Any) -> Any:
         is_array = type(observation) is np.ndarray
         if is_array and observation.shape == self._shape and observation.dtype == self._dtype:
-            return observation
+            return observation.copy() if self._copies else observation
         for mismatch in find_mismatches(observation, self._space):
             raise ResultError(f"{mismatch}; correct {method} of {self._name}")
-        return observation
+        return copy.deepcopy(observation) if self._copies else observation
 
     def _checked_info(self, method: str, info: Any) -> dict[str, Any]:
         if not isinstance(info, dict):
@@ -131,7 +135,7 @@ def checked(env: gymnasium.Env) -> gymnasium.Env:
     while isinstance(innermost, gymnasium.Wrapper):
         outer, innermost = innermost, innermost.env
         is_plain = is_plain and type(outer) in _PLAIN_WRAPPERS
-    checks = CheckedResults(innermost, drops_info=is_plain)
+    checks = CheckedResults(innermost, drops_info=is_plain, copies=not is_plain)
     if innermost is env:
         return checks
     outer.env = checks
@@ -201,6 +205,15 @@ def find_mismatches(
         )
     elif isinstance(space, Discrete | MultiDiscrete) and not _is_inside(array, space):
         yield f"{path}: expected a value of {space}, got {array.tolist()}"
+    elif array.dtype != space.dtype and (lost := lost_integers(array, space.dtype)).size:
+        yield f"{path}: expected integers of {space.dtype}, got {lost[0]}"
+
+
+def lost_integers(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Return the integers `[n]` of an array that another dtype of integers does not have."""
+    if array.dtype.kind not in "iu" or np.dtype(dtype).kind not in "iu":
+        return np.zeros(0, array.dtype)
+    return array[array != array.astype(dtype)]
 
 
 def describe_value(value: Any) -> str:

@@ -1,6 +1,5 @@
 """A trained policy as a function, for custom loops."""
 
-import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from gymnasium.spaces import Dict, Tuple
 
 from sebulba.agent import Agent, declared
 from sebulba.envs.actions import flat_mask, to_native
+from sebulba.envs.gymnasium_results import lost_integers
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_source, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
@@ -70,13 +70,16 @@ def load_policy(
 
 
 def first_actor_state(
-    stored: StoredPolicy, *, num_envs: int, greedy: bool, seed: int
+    stored: StoredPolicy, *, num_envs: int, greedy: bool, seed: int, start: int | jax.Array = 0
 ) -> ActorState:
-    """Return the actor state of `num_envs` environments before their first observations."""
+    """Return the actor state of `num_envs` environments before their first observations.
+
+    Each `start` of episodes has random numbers of its own.
+    """
     return init_actor_state(
         stored.agent,
         stored.networks,
-        stream(jax.random.key(seed), "policy"),
+        jax.random.fold_in(stream(jax.random.key(seed), "policy"), start),
         num_envs=num_envs,
         num_training_envs=stored.num_training_envs,
         env_steps=stored.env_steps,
@@ -117,16 +120,26 @@ class Policy:
 
     def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
         self.stored = stored
-        self._first_actor_state = functools.cache(
-            functools.partial(first_actor_state, stored, greedy=greedy, seed=seed)
-        )
+        self._num_starts = 0
+
+        def first_state(start: jax.Array, num_envs: int) -> ActorState:
+            return first_actor_state(
+                stored, num_envs=num_envs, greedy=greedy, seed=seed, start=start
+            )
+
+        self._first_state = jax.jit(first_state, static_argnames="num_envs")
         self._act = jax.jit(act_function(stored, greedy=greedy))
         self._to_native = to_native(stored.environment)
 
     def initial_state(self, num_envs: int = 1) -> PolicyState:
-        """Return the state before the first observations of `num_envs` environments."""
+        """Return the state before the first observations of `num_envs` environments.
+
+        Each call begins other random numbers, which depend on the seed and the number of the call.
+        """
+        start = self._num_starts
+        self._num_starts += 1
         return PolicyState(
-            actor_state=self._first_actor_state(num_envs=num_envs),
+            actor_state=self._first_state(start, num_envs=num_envs),
             is_first=jnp.ones(num_envs, bool),
         )
 
@@ -144,7 +157,8 @@ class Policy:
         Args:
             observation: one environment's observation, or `[B, ...]` for `B` environments; without
                 the part that only the agent's value function sees, if there is one.
-            state: the state that the previous call returned; None: all episodes start here.
+            state: the state that the previous call returned; None: all episodes start here, from
+                a new `initial_state`.
             reward: `[]` or `[B]`, received with the observation, for agents that use it; None: 0.
             is_first: `[]` or `[B]` bool, whether an episode starts with this observation; None:
                 as `state` says, which is True only before the first call.
@@ -210,6 +224,9 @@ class Policy:
         pairs = list(zip(jax.tree.leaves(spec), jax.tree.leaves(arrays), strict=True))
         if not all(np.can_cast(x.dtype, s.dtype, casting="same_kind") for s, x in pairs):
             raise ValueError(f"{problem}; convert the dtype")
+        for s, x in pairs:
+            if (lost := lost_integers(x, s.dtype)).size:
+                raise ValueError(f"observation: expected integers of {s.dtype}, got {lost[0]}")
         ranks = {x.ndim - len(s.shape) for s, x in pairs}
         is_single = ranks == {0}
         sizes = {x.shape[:1] for _, x in pairs}

@@ -48,7 +48,9 @@ class Policy:
         Args:
             observation: `[B, ...]`, with the structure that `policy.json` describes, where `B` is
                 its `num_envs`.
-            state: the state that the previous call returned; None: all episodes start here.
+            state: the state that the previous call returned; None: all episodes start here. Each
+                such start repeats the same random numbers: of a policy that samples, keep the
+                state, and begin later episodes with `is_first=True`.
             reward: `[]` or `[B]`, received with the observation, for agents that use it.
             is_first: `[]` or `[B]` bool, whether an episode starts here; None: if `state` is None.
             action_mask: `[B, A]` bool, the legal actions, if the environment has them.

@@ -19,6 +19,7 @@ VALUES = {
     "float32[3]": np.ones(3, np.float32),
     "float32[1, 2]": np.ones((1, 2), np.float32),
     "9": 9,
+    "int64 70000": np.array([1, 70_000]),
     "1.5": 1.5,
     "float32[]": np.float32(1.0),
     "int64[]": np.array(1),
@@ -42,6 +43,8 @@ class Returning(gymnasium.Env):
         self._good = np.ones(2, np.float32)
         if space == "discrete":
             self.observation_space, self._good = Discrete(5), 3
+        if space == "int16":
+            self.observation_space, self._good = Box(-9, 9, (2,), np.int16), np.ones(2, np.int16)
         if space == "dict":
             self.observation_space = Dict({"x": Box(-9.0, 9.0, (2,)), "y": Discrete(5)})
             self._good = {"x": np.ones(2, np.float32), "y": 1}
@@ -73,6 +76,23 @@ class Returning(gymnasium.Env):
         if not what:
             return self._value
         return tuple((result | {what: self._value}).values())
+
+
+class Reusing(gymnasium.Env):
+    """Counts steps, and writes every observation into the same array."""
+
+    observation_space, action_space = Box(0.0, np.inf, (2,)), Discrete(2)
+
+    def __init__(self):
+        self._count = np.zeros(2, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self._count[:] = 1.0
+        return self._count, {}
+
+    def step(self, action):
+        self._count += 1.0
+        return self._count, 1.0, bool(self._count[0] == 7.0), False, {}
 
 
 class NoSeed(gymnasium.Env):

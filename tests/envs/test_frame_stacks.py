@@ -50,6 +50,14 @@ CASES = [
         "zeros",
         {GYMNASIUM_STACK: {"stack_size": 4, "padding_type": "zero"}},
     ),
+    case(
+        "gymnasium",
+        "tests.envs.returning:Reusing",
+        {},
+        "repeat",
+        {GYMNASIUM_STACK: {"stack_size": 4}},
+        num_steps=30,
+    ),
     case("tests.envs.stacked:make", "stacked", {"lives": True}, "repeat", size=3),
     case("tests.envs.stacked:make", "stacked", {"fill": "zeros"}, "zeros", size=3),
 ]

@@ -66,6 +66,7 @@ def test_a_wrong_value_is_named_with_environment_and_method(at, value, message):
     [
         ("discrete", "9", "observation of env 1: expected a value of Discrete(5), got 9"),
         ("discrete", "1.5", "observation of env 1: expected int64[], got 1.5 (float)"),
+        ("int16", "int64 70000", "observation of env 1: expected integers of int16, got 70000"),
         ("dict", "None", "observation of env 1: expected a dict with 'x', 'y', got None"),
         ("dict", "x alone", "observation.y of env 1: expected Discrete(5), got no such leaf"),
     ],

@@ -1,5 +1,6 @@
 """A trained policy as a function."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import sebulba
+from sebulba.evaluation.policy import Policy
 from sebulba.pytree import without_key
 from sebulba.types import EnvStep
 from tests.extras import needs_search
@@ -104,6 +106,14 @@ def test_samples_depend_on_the_seed(run_of):
     assert not np.array_equal(first, other)
 
 
+def test_every_start_of_episodes_draws_other_samples(run_of):
+    first, again = (sebulba.load_policy(run_of("sac"), greedy=False, seed=1) for _ in range(2))
+    batch = observations(first, 5)
+    drawn = [first(batch)[0] for _ in range(3)]
+    assert len({each.tobytes() for each in drawn}) == 3
+    np.testing.assert_array_equal(drawn, [again(batch)[0] for _ in range(3)])
+
+
 def test_arguments_that_do_not_fit_are_refused_by_name(policy_of):
     policy = policy_of("impala")
     batch = observations(policy, 3)
@@ -123,6 +133,17 @@ def test_arguments_that_do_not_fit_are_refused_by_name(policy_of):
         policy(batch, reward=[0.0, 1.0])
     with pytest.raises(ValueError, match="complex64"):
         policy(batch.astype(np.complex64))
+
+
+def test_integers_that_the_observation_cannot_hold_are_refused(policy_of):
+    stored = policy_of("impala").stored
+    observation = jax.ShapeDtypeStruct(stored.environment.observation.shape, np.int16)
+    environment = dataclasses.replace(stored.environment, observation=observation)
+    stored = dataclasses.replace(stored, environment=environment)
+    policy = Policy(stored, greedy=True, seed=0)
+    policy(np.full(observation.shape, -1))
+    with pytest.raises(ValueError, match="observation: expected integers of int16, got 70000"):
+        policy(np.full(observation.shape, 70_000))
 
 
 def test_no_thread_is_started(run_of, no_thread_is_left):
