@@ -51,14 +51,13 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         KINDS,
         describe_start,
         differences,
-        goals_of,
         read_start,
         resumes_of,
     )
     from sebulba.comparison.verdict import describe_parting
     from sebulba.storage.checksums import read_checksums
     from sebulba.storage.names import METRICS
-    from sebulba.storage.run_files import read_rows
+    from sebulba.storage.run_files import changes_of, read_rows
 
     try:
         runs = [read_start(path) for path in (first, second)]
@@ -76,9 +75,9 @@ def diff(first: pathlib.Path, second: pathlib.Path, *, as_json: bool = False) ->
         for name, run in zip("AB", runs, strict=True):
             print(f"{name}: {run.path} ({describe_start(run)})")
             for resume in resumes_of(run.process):
-                goals = ", ".join(f"{key} {goal}" for key, goal in goals_of(resume).items())
+                changes = ", ".join(f"{key} {new}" for key, new in changes_of(resume).items())
                 text = f"resumed at learner cycle {resume['at']:,}"
-                text += f" with {goals}" if goals else ""
+                text += f" with {changes}" if changes else ""
                 print(one_line(f"  {text}"))
         for kind in KINDS:
             of_kind = [each for each in found if each.kind == kind]

@@ -322,10 +322,12 @@ def _config_until(run: "Run", last: int) -> "Config":
             config: schedules follow them.
         last: the learner cycle.
     """
-    from sebulba.comparison.starts import goals_of
     from sebulba.config.loading import load_config
+    from sebulba.storage.names import GOALS
+    from sebulba.storage.run_files import changes_of
 
-    settings = {**_QUIET, **goals_of(run.process), "run.total_learner_cycles": last}
+    goals = {key: value for key, value in changes_of(run.process).items() if key in GOALS}
+    settings = {**_QUIET, **goals, "run.total_learner_cycles": last}
     return load_config(str(run.path / CONFIG), settings)
 
 

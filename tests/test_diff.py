@@ -131,12 +131,13 @@ def test_runs_without_a_row_in_common_are_not_called_equal(train, tmp_path, caps
     assert "versions: not recorded by B" in lines and "settings: no difference" in lines
 
 
-def test_a_resume_is_told_with_its_goals_and_text_of_run_json_forges_no_line(
-    train, tmp_path, capsys
+@pytest.mark.parametrize("name", ["changes", pytest.param("goals", id="of an earlier version")])
+def test_a_resume_is_told_with_its_changes_and_text_of_run_json_forges_no_line(
+    name, train, tmp_path, capsys
 ):
     def change(process):
         goals = {"run.total_env_steps": 9000}
-        process.update(resumed=[{"at": 7, "level": "exact", "goals": goals}])
+        process.update(resumed=[{"at": 7, "level": "exact", name: goals}])
         process["cpu"]["model"] = "\x1b[31mRED\nmetrics: 9 equal rows"
 
     run = changed(train(), tmp_path / "changed", change)

@@ -11,7 +11,7 @@ from sebulba.config.file import read_config_file
 from sebulba.config.schema import Config, flat_config
 from sebulba.devices.variables import decides_bits
 from sebulba.errors import ConfigError, one_line
-from sebulba.storage.names import CONFIG, GOALS, MAPPED_SEEDS, RUN
+from sebulba.storage.names import CONFIG, MAPPED_SEEDS, RUN
 from sebulba.storage.run_files import Run, describe_runs_in, read_json
 
 Kind = Literal["settings", "code", "versions", "machine", "flags"]
@@ -131,16 +131,6 @@ def resumes_of(process: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         if isinstance(at := each.get("at"), int):
             resumes = [*(other for other in resumes if other["at"] < at), each]
     return resumes
-
-
-def goals_of(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the goals of a resume that are others than those of the run's config, by dotted key.
-
-    Args:
-        start: of `starts_of`; the first start has none.
-    """
-    goals = _mapping(start.get("goals"))
-    return {key: goals[key] for key in GOALS if key in goals}
 
 
 def mapped_seeds(process: Mapping[str, Any]) -> list[int] | None:

@@ -23,6 +23,8 @@ EARLIER = "earlier"
 
 MAPPED_SEEDS = "mapped_seeds"
 """In each start of `run.json`: the seeds that share its program; none: a program of its own."""
+CHANGES = "changes"
+"""In each resume of `run.json`: the settings that are others than the run's, by dotted key."""
 SOURCES = "sources"
 """In `run.json`: the file of each module that the config names."""
 
@@ -32,4 +34,4 @@ GOALS = (
     "run.total_learner_cycles",
     "run.stop_at_return",
 )
-"""Settings that end a run; `goals` in each resume of `run.json` has those that it changed."""
+"""Settings that end a run."""

@@ -35,6 +35,7 @@ from sebulba.storage.fingerprint import describe_machine
 from sebulba.storage.lock import RunLock, take_lock
 from sebulba.storage.metrics.files import write_json, write_text
 from sebulba.storage.names import (
+    CHANGES,
     CHECKPOINTS,
     CHECKSUMS,
     CONFIG,
@@ -52,6 +53,7 @@ from sebulba.storage.names import (
     SUMMARY,
     VIDEOS,
 )
+from sebulba.storage.run_files import changes_of
 
 _WRITTEN = (
     CONFIG,
@@ -109,6 +111,8 @@ _MAY_CHANGE = (
     "resume",
     "run_dir",
 )
+# Of those, what the next resume gives itself.
+_OF_ONE_START = ("distributed.", "init_from", "init_mismatch", "resume", "run_dir", "run.seeds")
 # Others may be on some hosts only, such as a GPU's plugin, or a suite that the run does not use.
 _OF_ALL_HOSTS = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")
 # Settings of JAX that decide which numbers are drawn, and in which type.
@@ -209,15 +213,13 @@ def start_command(path: pathlib.Path) -> str:
 def resume_command(path: pathlib.Path, which: Which = "latest") -> str | None:
     """Return the command that resumes from a checkpoint; None without any checkpoint.
 
-    It has the goals of the last start, which may be others than those of `config.yaml`.
+    It has the settings of the last start that are others than those of `config.yaml`.
     """
     if not steps_in(path / CHECKPOINTS):
         return None
     command = f"{start_command(path)} --resume {which}"
-    goals = _last_start(read_run_json(path)).get("goals")
-    for key in GOALS:
-        if isinstance(goals, dict) and key in goals:
-            command += f" {flag_name(key)} {shlex.quote(inline(goals[key]))}"
+    for key, value in changes_of(_last_start(read_run_json(path))).items():
+        command += f" {flag_name(key)} {shlex.quote(inline(value))}"
     return command
 
 
@@ -373,8 +375,12 @@ def _reopen(path: pathlib.Path, config: Config) -> None:
             f" actors are remote. To resume the run with its own config: {own}"
         )
     resumed = read_run_json(path).get("resumed")
-    goals = {key: now[key] for key in GOALS if now[key] != earlier[key]}
-    start = {**describe_run(), "goals": goals}
+    changes = {
+        key: value
+        for key, value in now.items()
+        if value != earlier.get(key) and not key.startswith(_OF_ONE_START)
+    }
+    start = {**describe_run(), CHANGES: changes}
     resumed = [*(resumed if isinstance(resumed, list) else []), start]
     record_in_run_json(path, "resumed", resumed)
 

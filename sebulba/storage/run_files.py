@@ -8,12 +8,12 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sebulba.config.file import read_config_file
 from sebulba.errors import ConfigError
-from sebulba.storage.names import CONFIG, METRICS, RUN, SUMMARY
+from sebulba.storage.names import CHANGES, CONFIG, METRICS, RUN, SUMMARY
 
 _POLICY_LAG = "policy_lag/"
 _MAX_NAMED = 5  # runs, in an error
@@ -163,6 +163,16 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
 def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     """Return the object of a JSON file; None: there is no such file."""
     return _parse_object(str(path), _read(path)) if path.is_file() else None
+
+
+def changes_of(start: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a resume that are others than those of the run, by dotted key.
+
+    Args:
+        start: an entry of `resumed` in `run.json`. Those of earlier versions have the goals only.
+    """
+    changes = start.get(CHANGES, start.get("goals"))
+    return dict(changes) if isinstance(changes, Mapping) else {}
 
 
 def _parse_object(where: str, data: bytes) -> dict[str, Any]:
