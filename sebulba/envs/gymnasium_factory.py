@@ -21,7 +21,7 @@ from sebulba.envs.old_gym import OldGym
 from sebulba.envs.wrappers import Wrapper
 from sebulba.errors import ConfigError, describe_error, did_you_mean
 
-_OF_GYMNASIUM = ("max_episode_steps", "disable_env_checker", "render_mode")
+_OF_GYMNASIUM = ("max_episode_steps", "disable_env_checker")
 # Environments of other interfaces, whose first argument is what makes the environment.
 _CONVERTERS = (DmEnv, OldGym)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -86,6 +86,12 @@ def check_arguments(spec: EnvSpec, options: Mapping[str, Any], *, name: str) -> 
     names = [each.name for each in parameters if each.kind not in _VARIADIC]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for option in {**spec.kwargs, **options}:
+            if option == "render_mode" and option not in names:
+                raise ConfigError(
+                    f"env.options.render_mode: {name} cannot be rendered, as its constructor has no"
+                    " parameter render_mode. Give it one, and"
+                    " `metadata = {'render_modes': ['rgb_array']}`"
+                )
             if option not in (*names, *_OF_GYMNASIUM):
                 known = [each for each in names if each not in NAMES]
                 key = f"env.options.{option}"

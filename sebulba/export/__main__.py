@@ -9,7 +9,7 @@ import importlib.util
 import pathlib
 import sys
 
-from sebulba.errors import ConfigError, describe_error, escaped, refuse
+from sebulba.errors import ConfigError, describe_error, did_you_mean, escaped, refuse
 from sebulba.process import (
     EXIT_CHECKPOINT,
     EXIT_CONFIG,
@@ -18,7 +18,9 @@ from sebulba.process import (
     program,
     run_command,
 )
-from sebulba.processes.command_line import ENV_FLAG, take_env_flags
+from sebulba.processes.command_line import ENV_FLAG, take_env_flags, to_count
+
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def export(options: argparse.Namespace) -> int:
             num_envs=options.num_envs,
             greedy=not options.stochastic,
             seed=options.seed,
-            platforms=options.platforms.split(","),
+            platforms=options.platforms,
         )
     except (ConfigError, OSError) as error:
         return refuse(error)
@@ -97,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--num-envs",
-        type=int,
+        type=to_count,
         default=1,
         metavar="B",
         help="rows of each call: one for each environment, or for each player of each environment;"
@@ -114,11 +116,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--platforms",
+        type=_platforms,
         default="cpu,cuda,tpu",
         metavar="P,P",
-        help="platforms to compile for: cpu, cuda, rocm, tpu; default: cpu,cuda,tpu",
+        help=f"platforms to compile for: {', '.join(_PLATFORMS)}; default: cpu,cuda,tpu",
     )
     return parser
+
+
+def _platforms(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in _PLATFORMS:
+            raise argparse.ArgumentTypeError(
+                f"there is no platform {name!r}{did_you_mean(name, _PLATFORMS)}"
+            )
+    return names
 
 
 if __name__ == "__main__":

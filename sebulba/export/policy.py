@@ -44,8 +44,15 @@ def export_policy(
         platforms: the platforms to compile for: cpu, cuda, rocm, tpu.
 
     Raises:
-        ConfigError: groups of players have networks of their own, and a row is of no player.
+        ConfigError: groups of players have networks of their own, and a row is of no player; or a
+            file of another origin would be replaced.
     """
+    present = [name for name in FILES if (directory / name).exists()]
+    if present and _ACT not in present:
+        raise ConfigError(
+            f"{directory / present[0]} would be replaced, and is not of an earlier export. Choose"
+            " another directory"
+        )
     environment = stored.environment
     if stored.config.env.groups and num_envs % environment.num_players:
         raise ConfigError(

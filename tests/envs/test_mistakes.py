@@ -42,6 +42,12 @@ def test_a_class_that_is_no_environment_is_refused(name, message, mode):
     assert message.replace("{}", f"{HERE}:{name}") in got
 
 
+def test_what_a_video_needs_is_said_of_an_environment_that_cannot_be_rendered():
+    got = refusal_of("gymnasium", f"{HERE}:Sound", render_mode="rgb_array")
+    assert "Sound cannot be rendered, as its constructor has no parameter render_mode" in got
+    assert "`metadata = {'render_modes': ['rgb_array']}`" in got
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

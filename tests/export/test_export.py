@@ -117,6 +117,30 @@ def test_export_of_no_run_ends_with_2(tmp_path, capsys):
     assert "expected a run directory" in capsys.readouterr().err
 
 
+def test_a_file_of_another_origin_is_not_replaced(run_of, tmp_path, capsys):
+    own = tmp_path / "policy.py"
+    own.write_text("mine = True")
+    options = _parser().parse_args([str(run_of("impala")), "-o", str(tmp_path)])
+    assert export(options) == EXIT_CONFIG
+    assert f"{own} would be replaced, and is not of an earlier export" in capsys.readouterr().err
+    assert own.read_text() == "mine = True" and list(tmp_path.iterdir()) == [own]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--platforms", "cpu,gpu", "(known: cpu, cuda, rocm, tpu)"),
+        ("--platforms", "", "there is no platform ''"),
+        ("--num-envs", "0", "expected an integer of at least 1, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_loaded(flag, value, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        _parser().parse_args(["run", flag, value])
+    assert ended.value.code == EXIT_CONFIG
+    assert message in capsys.readouterr().err
+
+
 def test_a_row_for_every_player_is_needed_where_groups_have_networks_of_their_own(tmp_path):
     env = EnvConfig(groups={"wolves": (0, 1), "sheep": (2,)})
     environment = types.SimpleNamespace(num_players=3)
