@@ -100,6 +100,11 @@ def train(
     config = config if agent is None else with_agent(config, agent)
     config = config if environment is None else with_environment(config, environment)
     validate(config)
+    functions = [callbacks] if callable(callbacks) else callbacks
+    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
+        raise ConfigError(
+            f"callbacks: expected a function (event, row) or several, got {callbacks!r}"
+        )
     config = training.with_absolute_run_dir(config)
     if config.distributed.effective_mode != "off":
         raise ConfigError(
@@ -114,7 +119,7 @@ def train(
         finished = training.train(
             config,
             display=display,
-            callbacks=[callbacks] if callable(callbacks) else callbacks,
+            callbacks=functions,
         )
     except (ConfigError, CheckpointError):
         raise

@@ -47,18 +47,19 @@ def observation_spec(space: gymnasium.Space, path: str = "observation") -> PyTre
 
 
 def narrowed(tree: PyTree) -> PyTree:
-    """Return arrays, or their shapes, with 32-bit types in place of 64-bit ones.
+    """Return arrays, or their shapes or spaces as shapes, with 32-bit types for 64-bit ones.
 
-    A task in JAX has 64-bit types where JAX_ENABLE_X64 is set.
+    A task in JAX has 64-bit types where JAX_ENABLE_X64 is set, or declares them with NumPy's dtypes
+    or with a space.
     """
 
-    def narrow(leaf: Any) -> Array:
-        dtype = jnp.result_type(leaf)
-        if dtype not in NARROWED:
-            return leaf
+    def narrow(leaf: Any) -> PyTree:
+        if isinstance(leaf, gymnasium.Space):
+            return observation_spec(leaf)
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, NARROWED[dtype])
-        return jnp.asarray(leaf, NARROWED[dtype])
+            return jax.ShapeDtypeStruct(leaf.shape, _narrow(leaf.dtype))
+        dtype = jnp.result_type(leaf)
+        return jnp.asarray(leaf, NARROWED[dtype]) if dtype in NARROWED else leaf
 
     return jax.tree.map(narrow, tree)
 

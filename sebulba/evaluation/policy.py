@@ -13,6 +13,7 @@ from gymnasium.spaces import Dict, Tuple
 from sebulba.agent import Agent, declared
 from sebulba.envs.actions import flat_mask, to_native
 from sebulba.envs.gymnasium_results import lost_integers
+from sebulba.errors import ConfigError
 from sebulba.evaluation.sampling import ActingAgent, init_actor_state
 from sebulba.evaluation.stored import StoredPolicy, load_stored_policy, parse_source, parse_which
 from sebulba.pytree import describe_inline, pytree_dataclass
@@ -59,8 +60,14 @@ def load_policy(
         ConfigError: not a run directory, or its environment or agent cannot be created.
         CheckpointError: the checkpoint does not exist or is damaged.
     """
+    path, which = parse_source(run_dir, default=parse_which(str(checkpoint)))
+    if checkpoint != "latest" and which != parse_which(str(checkpoint)):
+        raise ConfigError(
+            f"checkpoint: expected none, as {run_dir} names one, got {checkpoint}. Leave one out"
+        )
     stored = load_stored_policy(
-        *parse_source(run_dir, default=parse_which(str(checkpoint))),
+        path,
+        which,
         agent=agent,
         environment=environment,
         imports=imports,

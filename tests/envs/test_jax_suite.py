@@ -93,6 +93,24 @@ def test_random_draws_of_an_episode_do_not_depend_on_how_long_the_one_before_was
         assert state.key[0] == key != drawn_from
 
 
+class InSpaces(Countdown):
+    observation = gymnasium.spaces.Dict({"left": gymnasium.spaces.Discrete(4)})
+
+    def _observation(self, left):
+        return {"left": left}
+
+
+class With64Bits(InSpaces):
+    observation = {"left": jax.ShapeDtypeStruct((), np.int64)}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("task", [InSpaces, With64Bits])
+def test_a_task_may_declare_observations_as_a_space_or_with_64_bits(task):
+    environment = make(f"{__name__}:{task.__name__}")
+    assert environment.spec.observation == {"left": jax.ShapeDtypeStruct((), np.int32)}
+    assert environment.reset().observation["left"].tolist() == [3]
+
+
 def test_jax_suite_keeps_a_truncation_by_the_task():
     environment = make(f"{__name__}:Countdown", start=1, truncates=True)
     assert play(environment, [1, 0]) == [(1.0, 0.0, "f"), (0.0, 0.0, "t"), (1.0, 0.0, "f")]

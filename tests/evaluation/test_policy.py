@@ -146,6 +146,12 @@ def test_integers_that_the_observation_cannot_hold_are_refused(policy_of):
         policy(np.full(observation.shape, 70_000))
 
 
+def test_two_checkpoints_are_one_too_many(run_of):
+    path = f"{run_of('impala')}@best"
+    with pytest.raises(sebulba.ConfigError, match="checkpoint: expected none, as .*@best names"):
+        sebulba.load_policy(path, checkpoint=1)
+
+
 def test_no_thread_is_started(run_of, no_thread_is_left):
     policy = sebulba.load_policy(run_of("impala"))
     policy(observations(policy, 1))

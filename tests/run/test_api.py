@@ -188,6 +188,13 @@ def test_a_failure_raises_with_the_code_of_the_command_line(tmp_path):
         sebulba.train(make_config(tmp_path / "other", actor=ActorConfig(num_envs=0)))
 
 
+@pytest.mark.parametrize("callbacks", [3, [3], {print}])
+def test_what_is_no_callback_is_refused_at_the_start(callbacks, tmp_path):
+    with pytest.raises(sebulba.ConfigError, match=r"callbacks: expected a function \(event, row\)"):
+        sebulba.train(make_config(tmp_path / "run"), callbacks=callbacks)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_what_a_callback_raises_comes_out_as_it_is(tmp_path):
     class Pruned(Exception):
