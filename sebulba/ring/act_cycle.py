@@ -136,7 +136,6 @@ def act_row(
     act: Act, networks: Networks, actor_state: ActorState, env_step: EnvStep, buffer: Buffer
 ) -> tuple[PyTree, ActorState, Buffer]:
     """Select actions from a row, and append the row with the actions to the buffer."""
-    # Write the row, act, and write the actions.
     trajectory, in_order = buffer.trajectory, OneAtATime(buffer.num_rows)
     row = _as_kept(env_step, buffer)
     env_steps = in_order.map(write_row, trajectory.env_steps, row)

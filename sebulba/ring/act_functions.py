@@ -164,7 +164,7 @@ def choose_fused(
     if fused is None and environment.spec.opponents is not None:
         raise ConfigError(
             f"actor.cycle: expected auto or fused, got stepped; the networks that move for the"
-            f" opponent of {where} are at hand inside jit alone"
+            f" opponent of {where} are available only inside jit"
         )
     if settings.rollout == "episodes":
         _check_whole_episodes(where, environment, fused, env_step)

@@ -37,8 +37,8 @@ class Collector(Protocol):
     def begin(self, networks: Networks) -> Point:
         """Return the first point of a new run: the environments are made from its seed, and reset.
 
-        Who may come later, when the run has begun, returns a point with the boundary
-        `NOTHING_BEFORE`, and makes the environments in the first cycle.
+        A collector that may join after the run has begun returns a point with the boundary
+        `NOTHING_BEFORE`; its first `collect` makes the environments.
 
         Raises:
             EnvironmentFault: `reset` failed, or its result is not as the environment's spec says.

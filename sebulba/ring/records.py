@@ -77,7 +77,7 @@ class FinishedEpisodes:
 
 @pytree_dataclass
 class EndedRows:
-    """Rows that may have ended an episode: what an act cycle tells of the finished ones."""
+    """Rows that may have ended an episode: the finished episodes that an act cycle reports."""
 
     has_ended: Array  # [K] bool; the entries of a row that ended no episode mean nothing
     env: Array  # [K] int32, the environment

@@ -159,7 +159,7 @@ class Ring:
         with annotate_errors(lambda: where_actor(actor)):
             wanted = self.schedule.policy_version(actor_id, actor.point.cycle)
 
-            def take() -> tuple[int, Networks]:
+            def take_networks() -> tuple[int, Networks]:
                 version, networks = self.stagings[actor.device].take(wanted)
                 # A program that waits for its networks to arrive would block the programs of the
                 # device's other actors behind it.
@@ -170,7 +170,7 @@ class Ring:
             if actor.joins_later:
                 actor.collector.wait()
                 actor.join(self.progress.env_steps)
-            self.trajectories.put(actor.act(take, self.ledger))
+            self.trajectories.put(actor.act(take_networks, self.ledger))
             actor.clock.lap(WAIT_FOR_QUEUE)
 
     def take(self) -> list[Delivery]:

@@ -28,7 +28,7 @@ from sebulba.types import Array, Clock, EnvStepCount, Experience, Networks, PyTr
 UPDATE_SCOPE = "update"
 """The named scope of an optimisation step, in compiled programs and profiles."""
 
-_LARGE = 4  # times the unrolls of a cycle; experience of an on-policy agent is as large as these
+_REPLAY_PER_UNROLL = 4  # bytes; experience of an on-policy agent is about as large as the unrolls
 _Tree = TypeVar("_Tree", bound=PyTree)
 
 
@@ -143,7 +143,9 @@ class Update:
             return experience
 
         experience = experience_of(state)
-        if not self.adds_in_branch or num_bytes(experience) <= _LARGE * num_bytes(unrolls):
+        if not self.adds_in_branch or num_bytes(experience) <= _REPLAY_PER_UNROLL * num_bytes(
+            unrolls
+        ):
             return add(experience)
         # XLA on a CPU fuses the writing of new rows into the reading of a sample as well, which
         # then needs the old replay beside the new one: a copy of all of it. It cannot look into a

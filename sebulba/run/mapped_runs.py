@@ -91,7 +91,7 @@ def train_mapped(
 
 
 def _observers_of(run: Prepared, position: int) -> list[Observer]:
-    """Return the observers of a seed; of a compilation, which is that of all, the first tells."""
+    """Return the observers of a seed; only the first reports the compilation, which all share."""
     return [
         each
         for each in run.observers.in_order

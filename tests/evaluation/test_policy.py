@@ -148,7 +148,7 @@ def test_integers_that_the_observation_cannot_hold_are_refused(policy_of):
 
 def test_two_checkpoints_are_one_too_many(run_of):
     path = f"{run_of('impala')}@best"
-    with pytest.raises(sebulba.ConfigError, match="checkpoint: expected none, as .*@best names"):
+    with pytest.raises(sebulba.ConfigError, match=r"checkpoint: expected none, as .*@best names"):
         sebulba.load_policy(path, checkpoint=1)
 
 
