@@ -143,9 +143,8 @@ class Update:
             return experience
 
         experience = experience_of(state)
-        if not self.adds_in_branch or num_bytes(experience) <= _REPLAY_PER_UNROLL * num_bytes(
-            unrolls
-        ):
+        is_small = num_bytes(experience) <= _REPLAY_PER_UNROLL * num_bytes(unrolls)
+        if not self.adds_in_branch or is_small:
             return add(experience)
         # XLA on a CPU fuses the writing of new rows into the reading of a sample as well, which
         # then needs the old replay beside the new one: a copy of all of it. It cannot look into a
