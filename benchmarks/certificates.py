@@ -221,7 +221,8 @@ def describe_cpu(process: Mapping[str, Any]) -> str:
     """Return the CPU of a run, its widest vector instructions and XLA's threads."""
     words = str(process["cpu"]["features"]).split()
     vectors = next((text for word, text in _VECTORS.items() if word in words), "")
-    threads = f"{process['threads']} threads"
+    count = process["threads"]
+    threads = f"{count} {'thread' if count == 1 else 'threads'}"
     return ", ".join(filter(None, (process["cpu"]["model"], vectors, threads)))
 
 
