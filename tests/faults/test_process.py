@@ -211,7 +211,7 @@ def test_stacks_that_cannot_be_written_do_not_hide_the_error(
     monkeypatch.setattr("faulthandler.dump_traceback", raise_broken_pipe)
     monkeypatch.setattr("sebulba.run.watchdog._GRACE_S", 0.0)
     hang_at(monkeypatch, "act", 1, release, ENVIRONMENT)
-    assert training.train_to_exit_code(make_config(tmp_path, actor={"env_timeout_s": 0.2})) == 5
+    assert training.train_to_exit_code(make_config(tmp_path, actor={"env_timeout_s": 1.0})) == 5
     assert "WatchdogError" in last_line(capsys)
 
 

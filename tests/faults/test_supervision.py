@@ -78,7 +78,7 @@ def test_stuck_actor_ends_the_run_and_everything_that_was_learned_is_saved(
     release, ends = blocked
     hang_at(monkeypatch, "act", 12, release, ENVIRONMENT)
     monkeypatch.setattr("sebulba.run.watchdog._GRACE_S", 0.0)
-    config = make_config(tmp_path, actor={"env_timeout_s": 0.2}, checkpoint={"interval_s": None})
+    config = make_config(tmp_path, actor={"env_timeout_s": 1.0}, checkpoint={"interval_s": None})
     assert training.train_to_exit_code(config) == 5
     assert ends == [5]
     summary = summary_of(tmp_path)

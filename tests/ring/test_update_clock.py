@@ -65,8 +65,13 @@ def clocks_of(ring):
 MODES = [("threads", (0,)), ("threads", (0, 1)), ("serial", (0,)), ("anakin", (0,))]
 
 
-@pytest.mark.parametrize("begin", [0, 2**32 - 100])
-@pytest.mark.parametrize(("mode", "learner_devices"), MODES)
+@pytest.mark.parametrize(
+    ("mode", "learner_devices", "begin"),
+    [
+        *((*mode, 0) for mode in MODES),
+        *((mode, (0,), 2**32 - 100) for mode in ("threads", "anakin")),
+    ],
+)
 def test_updates_get_their_number_and_the_env_steps_before_their_cycle(
     mode, learner_devices, begin
 ):

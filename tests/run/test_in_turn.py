@@ -61,7 +61,7 @@ def test_a_seed_learns_the_same_alone_and_among_others(mode, tmp_path):
     assert len({results_of(each)[1] for each in among}) == 3
 
 
-@pytest.mark.parametrize("mode", ["threads", "anakin"])
+@pytest.mark.parametrize("mode", ["threads", pytest.param("anakin", marks=pytest.mark.slow)])
 def test_later_seeds_trace_nothing_and_leave_no_ring(mode, tmp_path, monkeypatch):
     monkeypatch.setattr(TracedAgent, "num_losses", 0)
     monkeypatch.setattr("sebulba.config.agents.agent_factory", lambda name: TracedAgent)
