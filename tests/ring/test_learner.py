@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sebulba.devices.learner_devices import LearnerDevices, fetch_replicated
@@ -118,9 +119,18 @@ def test_losses_on_several_devices_and_of_several_updates_draw_different_numbers
     assert len(set(map(tuple, drawn))) == 2 * 4
 
 
+class _WithMomentum(ToyAgent):
+    """Has a state of its optimizer."""
+
+    def __init__(self, config, run_spec):
+        super().__init__(config, run_spec)
+        self._optimizer = optax.sgd(config.learning_rate, momentum=0.9)
+
+
 def test_state_is_donated_and_published_networks_are_not():
-    learner, learner_devices = make_learner(num_devices=2)
+    learner, learner_devices = make_learner(num_devices=2, agent_class=_WithMomentum)
     state, first = learner.state, published(learner)
+    assert jax.tree.leaves(state.opt_state)
     staged = fetch_replicated(first, jax.devices()[0])
     update(learner, [make_item(learner_devices)])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.networks))
