@@ -133,9 +133,7 @@ def test_a_run_of_our_own_names_loads_without_imports(foreign):
 def test_an_object_replaces_the_name_of_a_foreign_config(foreign, evil):
     change(foreign, agent__name="evil:make")
     # The settings of the run are not those of this agent.
-    with pytest.raises(
-        sebulba.ConfigError, match=r"agent.adam_epsilon: unknown key; known: name, u"
-    ):
+    with pytest.raises(sebulba.ConfigError, match=r"agent\.adam_epsilon: unknown key"):
         sebulba.load_policy(foreign, agent=ToyAgent, imports=False)
     assert not evil.exists()
 
