@@ -1,5 +1,6 @@
 """A trained policy as a function, for custom loops."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -57,7 +58,8 @@ def load_policy(
         env_options: arguments of the environment that replace those of the run, by name.
 
     Raises:
-        ConfigError: not a run directory, or its environment or agent cannot be created.
+        ConfigError: not a run directory, two checkpoints are named, or the environment or agent
+            cannot be created.
         CheckpointError: the checkpoint does not exist or is damaged.
     """
     path, which = parse_source(run_dir, default=parse_which(str(checkpoint)))
@@ -128,13 +130,10 @@ class Policy:
     def __init__(self, stored: StoredPolicy, *, greedy: bool, seed: int):
         self.stored = stored
         self._num_starts = 0
-
-        def first_state(start: jax.Array, num_envs: int) -> ActorState:
-            return first_actor_state(
-                stored, num_envs=num_envs, greedy=greedy, seed=seed, start=start
-            )
-
-        self._first_state = jax.jit(first_state, static_argnames="num_envs")
+        self._first_actor_state = jax.jit(
+            functools.partial(first_actor_state, stored, greedy=greedy, seed=seed),
+            static_argnames="num_envs",
+        )
         self._act = jax.jit(act_function(stored, greedy=greedy))
         self._to_native = to_native(stored.environment)
 
@@ -146,7 +145,7 @@ class Policy:
         start = self._num_starts
         self._num_starts += 1
         return PolicyState(
-            actor_state=self._first_state(start, num_envs=num_envs),
+            actor_state=self._first_actor_state(num_envs=num_envs, start=start),
             is_first=jnp.ones(num_envs, bool),
         )
 

@@ -86,7 +86,7 @@ class Callbacks(Observer):
             )
 
     def close(self, end: RunEnd) -> None:
-        """Deliver the last rows, unless a callback failed; many only if the run ends by itself."""
+        """Deliver the last rows, unless a callback failed; only briefly if the run was stopped."""
         began = self._now()
         while self._waiting and self.failure is None:
             is_stopped = self._has_asked or end.is_interrupted

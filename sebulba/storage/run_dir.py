@@ -111,7 +111,7 @@ _MAY_CHANGE = (
     "resume",
     "run_dir",
 )
-# Of those, what the next resume gives itself.
+# Of those, what holds for one start only: no resume repeats it.
 _OF_ONE_START = ("distributed.", "init_from", "init_mismatch", "resume", "run_dir", "run.seeds")
 # Others may be on some hosts only, such as a GPU's plugin, or a suite that the run does not use.
 _OF_ALL_HOSTS = ("sebulba", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "envpool")

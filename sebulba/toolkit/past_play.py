@@ -25,8 +25,8 @@ from sebulba.types import Clock, EnvStep, Experience, Networks, Opponents, PyTre
 _KEPT = 0.98  # of the counts of games after a learner cycle, since the player changes
 _LEAST_WEIGHT = 1e-3  # of a version that the player always beats
 # In place of the number of a version of the pool:
-_PRESENT = -1
-_NOBODY = -2  # has moved in the game yet
+_PRESENT = -1  # the present version
+_NOBODY = -2  # no opponent has moved in the game yet
 
 
 @pytree_dataclass

@@ -58,12 +58,8 @@ def test_gymnasium_takes_the_actions_of_a_policy_and_of_its_export(kind, tmp_pat
         policy.stored, tmp_path, num_envs=NUM_ENVS, greedy=True, seed=0, platforms=["cpu"]
     )
     # An exported policy repeats the random numbers of the first start.
-    policy, exported, state, exported_state = (
-        random_policy(kind=kind),
-        ExportedPolicy(tmp_path),
-        None,
-        None,
-    )
+    policy, exported = random_policy(kind=kind), ExportedPolicy(tmp_path)
+    state = exported_state = None
     envs = gymnasium.make_vec("Units-v0", num_envs=NUM_ENVS, kind=kind)
     observations, _ = envs.reset(seed=0)
     for _ in range(2):

@@ -54,7 +54,9 @@ def faulty_task(fault, chance=1.0, at_step=3):
     )
 
 
-def make_config(env, run_dir, *, on_env_error="fail", max_env_restarts=3, mode="threads", **actor):
+def make_config(
+    env, run_dir, *, on_env_error="fail", max_env_restarts=3, run_mode="threads", **actor
+):
     return Config(
         env=env,
         devices=DevicesConfig(actor=(0,), learner=(0,)),
@@ -67,7 +69,7 @@ def make_config(env, run_dir, *, on_env_error="fail", max_env_restarts=3, mode="
             **actor,
         ),
         learner=LearnerConfig(policy_lag=0),
-        run=RunConfig(total_env_steps=400, log_interval_env_steps=40, mode=mode),
+        run=RunConfig(total_env_steps=400, log_interval_env_steps=40, mode=run_mode),
         checkpoint=CheckpointConfig(interval_s=None),
         agent=ToyConfig(),
         run_dir=str(run_dir),
@@ -154,7 +156,9 @@ def test_fault_inside_jit_ends_the_run_with_its_place(env, message, tmp_path, ca
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's, with the worker's traceback
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_restart_goes_on_with_other_episodes_and_counts_what_is_lost(mode, tmp_path, capsys):
-    config = make_config(faulty("step", mode=mode), tmp_path, on_env_error="restart", mode="serial")
+    config = make_config(
+        faulty("step", mode=mode), tmp_path, on_env_error="restart", run_mode="serial"
+    )
     assert training.train_to_exit_code(config) == 0
     error = capsys.readouterr().err
     (warning,) = [line for line in error.splitlines() if "recreating" in line]
