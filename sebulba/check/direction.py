@@ -198,8 +198,8 @@ ENTROPY = Question(
     property="the entropy bonus raises the entropy",
     needs=Needs.TRAINING,
     perturbs=(
-        f"an entropy cost of {_ENTROPY_COST:g}, or a target entropy that is out of reach, for a "
-        "policy that prefers an action"
+        f"an entropy cost of {_ENTROPY_COST:g} for a policy that prefers an action; or a target "
+        "entropy near that of uniform actions, and one of -10 nats"
     ),
     proof=(
         "the policy's entropy, or its learned weight, moves at all: an indifferent or a certain "

@@ -1,7 +1,9 @@
 """Check of an entropy bonus whose weight is learned, to keep the entropy at a target."""
 
+import math
 from collections.abc import Iterator
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,8 @@ from sebulba.check.trees import leaf_names, with_leaf
 from sebulba.types import Networks
 
 _NUM_UPDATES = 160
-_TARGET_ENTROPY_NATS = 10.0  # out of reach
+_LOW_TARGET_NATS = -10.0
+_HIGH_TARGET = 0.99  # of the entropy of uniform actions
 _MIN_CHANGE_OF_SPREAD = 0.02  # relative, which is 0.02 nats of a Gaussian's entropy
 _MIN_RELATIVE_CHANGE = 1e-3  # of a gradient
 _MIN_RELATIVE_EFFECT = 1e-3  # of the weight on value functions, of that of a reward
@@ -27,32 +30,44 @@ _SMALL_REWARD = 0.05
 _MIN_SPREAD_OF_ACTIONS = 0.35  # with a positive entropy in [-1, 1]; uniform ones have 0.5
 
 
+def high_target(space: gymnasium.Space) -> float:
+    """Return a target entropy in nats that a policy can just reach: agents may refuse any above.
+
+    It is a little below the entropy of uniform actions, those of a box in [-1, 1].
+    """
+    if isinstance(space, gymnasium.spaces.Box):
+        return _HIGH_TARGET * math.prod(space.shape) * math.log(2.0)
+    sizes = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+    return _HIGH_TARGET * float(np.sum(np.log(sizes)))
+
+
 def check_target_entropy(trainer: Trainer) -> Answer:
     """Train for a low and for a high target entropy, and compare the policies.
 
     The bonus has to fall with the entropy, and to count as a reward of the next action.
     """
     items = in_steps(trainer.sensitivity.items, lambda item: mean_component(item.trajectory.action))
+    most = high_target(trainer.subject.run_spec.environment.action_space)
     narrow, wide = (
         Trainer(trainer.subject, trainer.sensitivity, target_entropy=target).train(
             items, num_updates=_NUM_UPDATES
         )
-        for target in (-_TARGET_ENTROPY_NATS, _TARGET_ENTROPY_NATS)
+        for target in (_LOW_TARGET_NATS, most)
     )
     low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
     is_moved = abs(high - low) > _MIN_CHANGE_OF_SPREAD * max(high, low)
     if not is_moved and not _differ_in_a_number(trainer, narrow, wide):
         return unclear(
             f"samples are {high:.3f} from greedy actions with a target_entropy of"
-            f" {_TARGET_ENTROPY_NATS:g}, and {low:.3f} with {-_TARGET_ENTROPY_NATS:g}: in"
+            f" {most:.2g}, and {low:.3f} with {_LOW_TARGET_NATS:g}: in"
             f" {_NUM_UPDATES} updates, neither the policy's entropy nor a number that is learned"
             " moves"
         )
     if not is_moved or high < low:
         return failed(
             f"networks (updates 0 … {_NUM_UPDATES - 1}): expected samples farther from greedy"
-            f" actions with a target_entropy of {_TARGET_ENTROPY_NATS:g} than with"
-            f" {-_TARGET_ENTROPY_NATS:g}, got {high:.3f} and {low:.3f}",
+            f" actions with a target_entropy of {most:.2g} than with"
+            f" {_LOW_TARGET_NATS:g}, got {high:.3f} and {low:.3f}",
             "a sign in the temperature's loss, or a missing stop_gradient around the entropy in it,"
             " which then cancels the bonus",
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sebulba.agent_check import validate_agent
+from sebulba.check.temperature import high_target
 from sebulba.errors import ConfigError
 from sebulba.toolkit.replay import SequenceIds
 from sebulba.toolkit.replay.transitions import Transitions
@@ -312,6 +313,18 @@ def test_the_temperature_stops_where_loss_and_gradient_are_finite_and_comes_back
 def test_a_target_entropy_above_that_of_uniform_actions_is_refused():
     with pytest.raises(ConfigError, match=r"agent\.target_entropy: expected less .* got 3\.0"):
         SAC(dataclasses.replace(CONFIG, target_entropy=3.0), RUN_SPEC)
+
+
+def test_the_check_of_the_entropy_asks_for_a_target_that_is_not_refused():
+    target = high_target(RUN_SPEC.environment.action_space)
+    SAC(dataclasses.replace(CONFIG, target_entropy=target), RUN_SPEC)
+    with pytest.raises(ConfigError):
+        SAC(dataclasses.replace(CONFIG, target_entropy=target / 0.98), RUN_SPEC)
+
+
+def test_the_high_target_of_other_actions_is_near_the_entropy_of_equal_probabilities():
+    for space in (gymnasium.spaces.Discrete(6), gymnasium.spaces.MultiDiscrete([2, 3])):
+        assert 0.95 * np.log(6) < high_target(space) < np.log(6)
 
 
 def slow_q_with_layer_norm(critics, twin, observation, action):

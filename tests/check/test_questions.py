@@ -300,8 +300,12 @@ def test_a_target_entropy_that_moves_neither_the_entropy_nor_its_weight_proves_n
     monkeypatch.setattr(temperature, "Trainer", trainer_of)
     monkeypatch.setattr(temperature, "chosen", lambda leaves, new, old: new)
     monkeypatch.setattr(temperature, "_weights", lambda trainer, networks: ())
+    space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    environment = types.SimpleNamespace(action_space=space)
     trainer = types.SimpleNamespace(
-        subject=types.SimpleNamespace(discounts=[0.9]),
+        subject=types.SimpleNamespace(
+            discounts=[0.9], run_spec=types.SimpleNamespace(environment=environment)
+        ),
         sensitivity=types.SimpleNamespace(items=[], networks=0.0),
         policy=types.SimpleNamespace(
             spread=lambda networks: narrow if np.signbit(networks) else wide, is_acting=[False]
