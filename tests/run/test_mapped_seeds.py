@@ -76,11 +76,11 @@ def networks_of(config):
     return networks
 
 
-def assert_same_networks(config, expected, *, atol=1e-5):
+def assert_same_networks(config, expected):
     for leaf, other in zip(
         jax.tree.leaves(networks_of(config)), jax.tree.leaves(networks_of(expected)), strict=True
     ):
-        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=atol)
+        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
 
 
 def files_of(config):
@@ -312,17 +312,23 @@ def test_seeds_on_several_devices_are_those_of_runs_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    ("name", "env_steps"),
     [
-        *("a2c_bandit", "ddqn_bandit", "impala_recall", "pqn_bandit", "r2d2_recall", "sac_bandit"),
-        "rainbow_bandit",
+        ("a2c_bandit", 2_000),
+        ("ddqn_bandit", 2_000),
+        ("impala_recall", 2_000),
+        ("pqn_bandit", 2_000),
+        ("r2d2_recall", 2_000),
+        ("rainbow_bandit", 2_000),
+        # 12 updates: the difference by rounding was 1e-6, after 31 updates 7e-4, after 62 5e-3.
+        ("sac_bandit", 700),
     ],
 )
-def test_shipped_agents_learn_with_other_seeds_as_alone(name, tmp_path):
+def test_shipped_agents_learn_with_other_seeds_as_alone(name, env_steps, tmp_path):
     flags = [
         *("--run.mode", "anakin", "--run.seeds", "mapped", "--actor.threads-per-device", "1"),
         *("--devices.actor", "[0]", "--devices.learner", "[0]", "--run.stop-at-return", "null"),
-        *("--run.total-env-steps", "2000", "--run.log-interval-env-steps", "1000"),
+        *("--run.total-env-steps", str(env_steps), "--run.log-interval-env-steps", "1000"),
     ]
     config = load_config(name, flags)
     mapped, alone = (
@@ -333,8 +339,7 @@ def test_shipped_agents_learn_with_other_seeds_as_alone(name, tmp_path):
     assert training.train_to_exit_code(*alone) == EXIT_DONE
     for one, other in zip(mapped, alone, strict=True):
         assert counts_of(one) == counts_of(other)
-        # Rounding grows with the many updates of SAC.
-        assert_same_networks(one, other, atol=0.1)
+        assert_same_networks(one, other)
 
 
 FLAGS = ("--run.mode", "anakin", "--env.suite", "jax", "--env.id", "Catch-v0")
