@@ -157,8 +157,8 @@ class RunConfig:
     with run.mode anakin, whose bits are not those of runs in turn. auto: mapped on a GPU or TPU
     with run.mode anakin, else in_turn."""
     compile_timeout_s: Seconds | None = 1800.0
-    """Timeout of the first call of a program, which compiles it, and of recreating an actor's
-    environments, in seconds. null: no limit."""
+    """Timeout of the start of the command, of the first call of a program, which compiles it, and
+    of recreating an actor's environments, in seconds. null: no limit."""
     close_timeout_s: Positive = 10.0
     """Timeout of closing environments, those of an evaluation included, in seconds."""
     repeatable: Literal["auto", "strict", "off"] = "auto"

@@ -1,5 +1,6 @@
 """A training run from its config to its end."""
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -28,6 +29,7 @@ from sebulba.run.ending import (
     report_before_start,
 )
 from sebulba.run.preparation import prepared, set_up, with_absolute_run_dir
+from sebulba.run.start_timeout import start_within
 from sebulba.storage.metrics.console import Display
 
 
@@ -63,7 +65,15 @@ def train_to_exit_code(
         try:
             hosts.connect(config.distributed)
             config = dataclasses.replace(config, run_dir=directories[number])
-            finished = train(config, verbose=verbose, programs=programs)
+            finished = train(
+                config,
+                verbose=verbose,
+                programs=programs,
+                # A debugger may stop a serial run.
+                start_timeout_s=(
+                    None if config.run.mode == "serial" else config.run.compile_timeout_s
+                ),
+            )
             code = exit_code_of(finished.end)
         except BaseException as error:  # Code of the user may exit.
             with RunEnd().listening():  # The first signal does not keep the cause from being told.
@@ -95,6 +105,7 @@ def train(
     verbose: bool = False,
     callbacks: Sequence[Callback] = (),
     programs: RingPrograms | None = None,
+    start_timeout_s: float | None = None,
 ) -> Finished:
     """Train to the goal, a signal or a failure, which the result's `end` holds.
 
@@ -107,6 +118,7 @@ def train(
         callbacks: called in this thread with rows of metrics and evaluations.
         programs: the programs of an earlier run whose config differs in its seed alone; None: new
             ones.
+        start_timeout_s: ends the process if the run has not started by then; None: no limit.
 
     Raises:
         ConfigError: before the first act cycle: the config does not fit devices, agent or
@@ -116,20 +128,22 @@ def train(
         Exception: the ring could not be made.
     """
     started_in = pathlib.Path.cwd()
-    task_defaults, kernel_warning = set_up(config)
-    with (
-        RunEnd(hosts_agree=hosts.are_several()).listening() as end,
-        prepared(
-            task_defaults,
-            end=end,
-            kernel_warning=kernel_warning,
-            started_in=started_in,
-            display=display,
-            verbose=verbose,
-            callbacks=callbacks,
-            programs=programs,
-        ) as ready,
-    ):
+    with contextlib.ExitStack() as stack:
+        with start_within(start_timeout_s):
+            task_defaults, kernel_warning = set_up(config)
+            end = stack.enter_context(RunEnd(hosts_agree=hosts.are_several()).listening())
+            ready = stack.enter_context(
+                prepared(
+                    task_defaults,
+                    end=end,
+                    kernel_warning=kernel_warning,
+                    started_in=started_in,
+                    display=display,
+                    verbose=verbose,
+                    callbacks=callbacks,
+                    programs=programs,
+                )
+            )
         with end.collecting():  # the first failure is the cause
             run(
                 ready.ring,

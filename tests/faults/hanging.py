@@ -1,4 +1,4 @@
-"""Agents whose Python code hangs until `released` is set, and one with slow updates."""
+"""Agents and an environment whose Python code hangs until `released` is set, and slow updates."""
 
 import threading
 import time
@@ -30,6 +30,10 @@ def join():
         thread.join(LONG_S)
         assert not thread.is_alive()
     released.clear()
+
+
+def never_made(config, *, num_envs, seed):
+    hang()
 
 
 class HangsInCount(ToyAgent):

@@ -57,6 +57,17 @@ def test_environment_that_hangs_ends_the_process_with_code_5_and_all_stacks(tmp_
     assert ended_at - summary_at < LONG_S
 
 
+def test_start_that_hangs_ends_the_process_with_code_5_and_all_stacks(tmp_path):
+    process = run_python(
+        *("-m", "sebulba.train", "configs/impala_cartpole.yaml", "--run-dir", tmp_path / "run"),
+        *("--env.suite", f"{hanging.__name__}:never_made", "--run.compile-timeout-s", "1"),
+    )
+    assert process.returncode == 5, process.stderr
+    stacks, last = process.stderr, process.stderr.splitlines()[-1]
+    assert "in never_made" in stacks
+    assert last.startswith("sebulba: the start still runs after 1 s (run.compile_timeout_s)")
+
+
 @pytest.mark.slow
 def test_process_ends_soon_after_an_actor_s_exception(tmp_path):
     process = run_breaking(tmp_path, steps=200, then="fail")
