@@ -47,6 +47,9 @@ from sebulba.process import program
 AskedOf = Literal["environment", "probe"]
 """What a question is asked of: the config's own environment, or the agent on a probe."""
 
+REFUSES_SETTINGS = "the agent refuses the settings of this question"
+"""How the detail of a question begins that was skipped for this reason."""
+
 OnProgress = Callable[[str], None]
 """Called with the property that a question is about, before it is asked."""
 
@@ -289,7 +292,7 @@ def _result(question: Question, answer: Answer) -> CheckResult:
 
 def _raised(error: Exception) -> Answer:
     if isinstance(error, ConfigError):
-        return skipped(f"the agent refuses the settings of this question: {error}")
+        return skipped(f"{REFUSES_SETTINGS}: {error}")
     if isinstance(error, AgentError):
         return failed(str(error), likely_cause="")
     what = str(error).strip().splitlines() or [""]

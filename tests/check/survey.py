@@ -18,6 +18,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+from sebulba.check.suite import REFUSES_SETTINGS
 from sebulba.config.loading import load_config
 from sebulba.config.shipped import shipped_configs
 
@@ -117,6 +118,9 @@ def examine(name: str, limit_s: float) -> dict[str, Any]:
         "outcome": "accused" if accusations else "passed",
         "passed": len(by_status["pass"]),
         "skipped": by_status["skip"],
+        "refused": [
+            key for key in by_status["skip"] if found[key]["detail"].startswith(REFUSES_SETTINGS)
+        ],
         "unclear": unclear,
         "accusations": accusations,
         "seconds": seconds,
