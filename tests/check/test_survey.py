@@ -39,6 +39,8 @@ def test_a_sound_agent_is_not_accused_with_its_own_settings(name):
     if "muzero" in name and importlib.util.find_spec("mctx") is None:
         pytest.skip("needs the extra search: mctx is missing")
     row = survey.examine(name, LIMIT_S)
+    if "is not installed" in row.get("why", ""):
+        pytest.skip(row["why"])
     assert (row["outcome"], row.get("accusations")) == ("passed", {})
     if not name.startswith("outside"):
         assert row["refused"] == [], "the questions change with the agents that are shipped"
