@@ -42,9 +42,10 @@ def start_within(seconds: float | None) -> Iterator[None]:
     with contextlib.suppress(OSError, ValueError):
         stderr = sys.__stderr__ or 2
         faulthandler.dump_traceback_later(seconds + _GRACE_S, file=stderr, exit=True)
-    start_daemon(watch, "start timeout")
+    watching = start_daemon(watch, "start timeout")
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
         is_over.set()
+        watching.join()
