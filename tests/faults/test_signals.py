@@ -127,7 +127,7 @@ def test_a_stop_leaves_time_to_record_an_update_that_ended_late(monkeypatch):
 
 def test_a_run_that_is_stopped_in_its_second_slow_update_saves_it(tmp_path, monkeypatch):
     learners = []
-    set_stop_deadlines(monkeypatch, deadline_s=0.1 * SLOW_UPDATE_S)
+    set_stop_deadlines(monkeypatch, deadline_s=0.5 * SLOW_UPDATE_S)
     before("update", learners.append, setattr=monkeypatch.setattr)
 
     def is_in_second_update(self):
