@@ -32,7 +32,7 @@ EXIT_FAILED = 3
 EXIT_CHECKPOINT = 4
 """The checkpoint is damaged or does not fit the run."""
 EXIT_STUCK = 5
-"""The watchdog ended the run: an environment or the learner hangs."""
+"""A timeout ended the run: an environment, the learner or the start hangs."""
 EXIT_NON_FINITE = 6
 """The loss or the gradients were not finite."""
 EXIT_UNSAVED = 7

@@ -14,7 +14,7 @@ from sebulba.check.question import Needs, Question
 from sebulba.check.recording import RecordedTrajectory
 from sebulba.check.result import Answer, failed, passed, skipped, unclear
 from sebulba.check.settings import settings_of
-from sebulba.check.temperature import check_target_entropy
+from sebulba.check.temperature import LOW_TARGET_NATS, check_target_entropy
 from sebulba.check.training import Trainer, in_steps, mean_component
 from sebulba.types import Networks
 
@@ -199,7 +199,7 @@ ENTROPY = Question(
     needs=Needs.TRAINING,
     perturbs=(
         f"an entropy cost of {_ENTROPY_COST:g} for a policy that prefers an action; or a target "
-        "entropy near that of uniform actions, and one of -10 nats"
+        f"entropy near that of uniform actions, and one of {LOW_TARGET_NATS:g} nats"
     ),
     proof=(
         "the policy's entropy, or its learned weight, moves at all: an indifferent or a certain "

@@ -20,7 +20,7 @@ from sebulba.check.trees import leaf_names, with_leaf
 from sebulba.types import Networks
 
 _NUM_UPDATES = 160
-_LOW_TARGET_NATS = -10.0
+LOW_TARGET_NATS = -10.0
 _HIGH_TARGET = 0.99  # of the entropy of uniform actions
 _MIN_CHANGE_OF_SPREAD = 0.02  # relative, which is 0.02 nats of a Gaussian's entropy
 _MIN_RELATIVE_CHANGE = 1e-3  # of a gradient
@@ -52,14 +52,14 @@ def check_target_entropy(trainer: Trainer) -> Answer:
         Trainer(trainer.subject, trainer.sensitivity, target_entropy=target).train(
             items, num_updates=_NUM_UPDATES
         )
-        for target in (_LOW_TARGET_NATS, most)
+        for target in (LOW_TARGET_NATS, most)
     )
     low, high = trainer.policy.spread(narrow), trainer.policy.spread(wide)
     is_moved = abs(high - low) > _MIN_CHANGE_OF_SPREAD * max(high, low)
     if not is_moved and not _differ_in_a_number(trainer, narrow, wide):
         return unclear(
             f"samples are {high:.3f} from greedy actions with a target_entropy of"
-            f" {most:.2g}, and {low:.3f} with {_LOW_TARGET_NATS:g}: in"
+            f" {most:.2g}, and {low:.3f} with {LOW_TARGET_NATS:g}: in"
             f" {_NUM_UPDATES} updates, neither the policy's entropy nor a number that is learned"
             " moves"
         )
@@ -67,7 +67,7 @@ def check_target_entropy(trainer: Trainer) -> Answer:
         return failed(
             f"networks (updates 0 … {_NUM_UPDATES - 1}): expected samples farther from greedy"
             f" actions with a target_entropy of {most:.2g} than with"
-            f" {_LOW_TARGET_NATS:g}, got {high:.3f} and {low:.3f}",
+            f" {LOW_TARGET_NATS:g}, got {high:.3f} and {low:.3f}",
             "a sign in the temperature's loss, or a missing stop_gradient around the entropy in it,"
             " which then cancels the bonus",
         )

@@ -17,8 +17,9 @@ def start_within(seconds: float | None) -> Iterator[None]:
     """End the process with `EXIT_STUCK` and all stacks if the block takes longer; None: no limit.
 
     No exception and no signal's handler reaches a main thread that waits in a library. If that
-    library also holds the interpreter's lock, as EnvPool does, no thread can say anything: then
-    `faulthandler` writes the stacks and ends the process, with code 1.
+    library also holds the GIL, as EnvPool does, no thread can say anything: then `faulthandler`
+    writes the stacks and ends the process, with code 1. It also counts the time in which the
+    process is stopped.
     """
     if seconds is None:
         yield

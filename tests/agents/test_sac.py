@@ -322,11 +322,6 @@ def test_the_check_of_the_entropy_asks_for_a_target_that_is_not_refused():
         SAC(dataclasses.replace(CONFIG, target_entropy=target / 0.98), RUN_SPEC)
 
 
-def test_the_high_target_of_other_actions_is_near_the_entropy_of_equal_probabilities():
-    for space in (gymnasium.spaces.Discrete(6), gymnasium.spaces.MultiDiscrete([2, 3])):
-        assert 0.95 * np.log(6) < high_target(space) < np.log(6)
-
-
 def slow_q_with_layer_norm(critics, twin, observation, action):
     """Return Q `[n]` of a critic with LayerNorm before each ReLU, written out."""
     layers = critics["params"]["VmapCritic_0"]

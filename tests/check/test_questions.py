@@ -314,6 +314,11 @@ def test_a_target_entropy_that_moves_neither_the_entropy_nor_its_weight_proves_n
     assert temperature.check_target_entropy(trainer).status == status
 
 
+def test_the_high_target_of_discrete_actions_is_near_the_entropy_of_equal_probabilities():
+    for space in (gymnasium.spaces.Discrete(6), gymnasium.spaces.MultiDiscrete([2, 3])):
+        assert 0.95 * np.log(6) < temperature.high_target(space) < np.log(6)
+
+
 @pytest.mark.parametrize(
     ("of_reward", "status"),
     [(1.0, "fail"), (1e-7, "skip")],

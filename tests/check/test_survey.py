@@ -43,4 +43,4 @@ def test_a_sound_agent_is_not_accused_with_its_own_settings(name):
         pytest.skip(row["why"])
     assert (row["outcome"], row.get("accusations")) == ("passed", {})
     if not name.startswith("outside"):
-        assert row["refused"] == [], "the questions change with the agents that are shipped"
+        assert row["refused"] == [], "a question has to ask for settings that shipped agents accept"

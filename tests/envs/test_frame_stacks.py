@@ -124,7 +124,7 @@ def test_other_observations_are_no_known_stacks(suite, name, options, wrappers):
 
 
 def test_the_frames_of_vizdoom_are_no_known_stack():
-    # Without its engine: EnvPool waits for ever for one that does not start, as happens.
+    # No engine is made, since EnvPool waits for ever for one that does not start.
     options = envpool.make_spec("D1Basic-v1").config._asdict()
     assert options["stack_num"] == 4
     assert frame_stack_of(types.SimpleNamespace(config=options)) is None

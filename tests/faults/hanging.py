@@ -1,4 +1,4 @@
-"""Agents and an environment whose Python code hangs until `released` is set, and slow updates."""
+"""Agents and an environment that hang until `released` is set, and an agent with slow updates."""
 
 import threading
 import time
