@@ -2,51 +2,88 @@
 
     python -m benchmarks.checksums CONFIG … [--env-steps 500000] [--repeats 5]
 
-Each repeat is a new run of each kind, measured without start-up and compilation. With the default
-number of env steps, the ten rows of the first learner cycles count as little as in a real run.
+Each repeat is a new run of each kind, measured without start-up and compilation. Runs in turns
+differ by more than checksums cost, so a clock around the rows also gives their share of the time.
+With the default number of env steps, the ten rows of the first learner cycles count as little as in
+a real run.
 """
 
+import contextlib
 import dataclasses
-import functools
-import pathlib
 import tempfile
+import time
+from collections.abc import Iterator
+from unittest import mock
 
+import sebulba
 from benchmarks import harness, rings
-from benchmarks.harness import Result, Timed
+from benchmarks.harness import Result, Series, Timed
 from sebulba.config import Config
 from sebulba.config.loading import load_config
-from sebulba.run import training
+from sebulba.ring.records import CycleReport
+from sebulba.run.checksums import ChecksumRows
 from sebulba.storage.checksums import checksums_of
-from sebulba.storage.metrics.console import LogDisplay
 
 
-def train(config: Config, *, checksums: bool) -> Timed:
-    """Train in a new directory, and return the env steps and their time after the start-up."""
-    with tempfile.TemporaryDirectory(prefix="sebulba-benchmark-") as directory:
-        path = pathlib.Path(directory) / "run"
+def train(config: Config, *, checksums: bool) -> tuple[Timed, float]:
+    """Train in a new directory.
+
+    Returns:
+        The env steps and their seconds after the start-up, and the share of these seconds that the
+        learner's thread spent on rows of checksums.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sebulba-benchmark-") as directory,
+        seconds_of_rows() as seconds,
+    ):
         run = dataclasses.replace(config.run, checksums=checksums)
-        config = dataclasses.replace(config, run=run, run_dir=str(path))
-        finished = training.train(config, display=LogDisplay())
-        if finished.end.failure is not None:
-            raise finished.end.failure
-        assert bool(checksums_of(path)) == checksums
-        rate = finished.summary["steps_per_second"]
-    return Timed(amount=rate, seconds=1.0)
+        config = dataclasses.replace(config, run=run, run_dir=f"{directory}/run")
+        result = sebulba.train(config, verbose=False)
+        assert bool(checksums_of(result.run_dir)) == checksums
+        rate = result.summary["steps_per_second"]
+    done = Timed(amount=result.env_steps, seconds=result.env_steps / rate)
+    return done, sum(seconds) / done.seconds
+
+
+@contextlib.contextmanager
+def seconds_of_rows() -> Iterator[list[float]]:
+    """Measure what a learner cycle spends on checksums, in seconds, most often on none."""
+    seconds: list[float] = []
+    on_cycle = ChecksumRows.on_cycle
+
+    def timed(rows: ChecksumRows, report: CycleReport) -> None:
+        begin = time.perf_counter()
+        on_cycle(rows, report)
+        seconds.append(time.perf_counter() - begin)
+
+    with mock.patch.object(ChecksumRows, "on_cycle", timed):
+        yield seconds
 
 
 def measure(config: Config, *, repeats: int) -> Result:
-    """Measure env steps per second with and without checksums."""
-    kinds = {"with checksums": True, "without": False}
-    work = {
-        name: functools.partial(train, config, checksums=checksums)
-        for name, checksums in kinds.items()
-    }
-    rates = harness.interleave(work, repeats)
+    """Measure env steps per second with and without checksums, and the time of their rows."""
+    shares: list[float] = []
+
+    def with_checksums() -> Timed:
+        done, share = train(config, checksums=True)
+        shares.append(share)
+        return done
+
+    rates = harness.interleave(
+        {
+            "with checksums": with_checksums,
+            "without": lambda: train(config, checksums=False)[0],
+        },
+        repeats,
+    )
     return Result(
         name=f"checksums, {config.agent.name} on {config.env.suite} {config.env.id}",
         unit="env steps/s",
         rates=rates,
-        ratios={"with checksums / without": rates["with checksums"].over(rates["without"])},
+        ratios={
+            "with checksums / without": rates["with checksums"].over(rates["without"]),
+            "rows / training time": Series(values=tuple(shares[-repeats:])),
+        },
         settings={"env steps": config.run.total_env_steps, "mode": config.run.mode},
     )
 
