@@ -4,11 +4,11 @@
 
 They are every shipped config, every shipped agent with its defaults for four kinds of tasks, and
 the agents of `tests/check/sound_*.py`. A check that takes longer than `--limit-s` counts as one
-that does not fit. Runs with the same `--results FILE` add up.
+that does not fit. Runs with the same `--results FILE` add up, and `--table` replaces the rows of
+those that were checked.
 """
 
 import argparse
-import collections
 import json
 import os
 import pathlib
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sebulba.check.suite import REFUSES_SETTINGS
@@ -127,26 +128,22 @@ def examine(name: str, limit_s: float) -> dict[str, Any]:
     }
 
 
-def make_table(rows: list[dict[str, Any]]) -> str:
-    """Return the table of the documentation, and the commits at which the agents were checked."""
-    counts = collections.Counter(row["commit"] for row in rows)
-    commits = ", ".join(f"{commit} ({count})" for commit, count in counts.items())
-    lines = [f"{len(rows)} agents, checked at these commits: {commits}.", ""]
-    lines += ["| agent | ✓ | ✗ | ? | – | seconds |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        if "passed" not in row:
-            why = row.get("why", row["outcome"])
-            lines.append(f"| {row['name']} | {why} | | | | {row.get('seconds', '')} |")
-            continue
-        accused, unclear = (
-            ", ".join(f"`{name}`" for name in row[key]) or "" for key in ("accusations", "unclear")
-        )
-        skipped = len(row["skipped"])
-        lines.append(
-            f"| {row['name']} | {row['passed']} | {accused} | {unclear} | {skipped} |"
-            f" {row['seconds']} |"
-        )
-    return "\n".join(lines) + "\n"
+def cells_of(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a row of the results after the agent's name."""
+    seconds, commit = str(row.get("seconds", "")), row["commit"]
+    if "passed" not in row:
+        return [row.get("why", row["outcome"]), "", "", "", seconds, commit]
+    accused, unclear = (
+        ", ".join(f"`{name}`" for name in row[key]) for key in ("accusations", "unclear")
+    )
+    return [str(row["passed"]), accused, unclear, str(len(row["skipped"])), seconds, commit]
+
+
+def make_table(rows: Mapping[str, Sequence[str]]) -> str:
+    """Return the table of the documentation from the cells of each agent."""
+    columns = ["agent", "✓", "✗", "?", "–", "seconds", "commit"]
+    lines = [columns, ["---"] * len(columns), *([name, *cells] for name, cells in rows.items())]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def read_table(text: str) -> dict[str, list[str]]:
@@ -192,10 +189,11 @@ def main() -> None:
         print(name, row["outcome"], row.get("seconds", ""), *row.get("accusations", ()))
         sys.stdout.flush()
     if options.table:
-        before, _, rest = TABLE.read_text().partition(_BEGIN)
-        after = rest.partition(_END)[2]
-        found = [rows[name] for name in names() if name in rows]
-        TABLE.write_text(f"{before}{_BEGIN}{make_table(found)}{_END}{after}")
+        text = TABLE.read_text()
+        cells = read_table(text) | {name: cells_of(row) for name, row in rows.items()}
+        table = make_table({name: cells[name] for name in names() if name in cells})
+        before, after = text.partition(_BEGIN)[0], text.partition(_END)[2]
+        TABLE.write_text(f"{before}{_BEGIN}{table}{_END}{after}")
 
 
 if __name__ == "__main__":
