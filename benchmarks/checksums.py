@@ -3,7 +3,8 @@
     python -m benchmarks.checksums CONFIG … [--env-steps 500000] [--repeats 5]
 
 Each repeat is a new run of each kind, measured without start-up and compilation. Runs in turns
-differ by more than checksums cost, so a clock around the rows also gives their share of the time.
+differ by more than checksums cost, so clocks around the rows also give their share of the time: that
+of the CPU, and that of the learner's thread, which also waits for a core there if others use them.
 With the default number of env steps, the ten rows of the first learner cycles count as little as in
 a real run.
 """
@@ -25,16 +26,23 @@ from sebulba.run.checksums import ChecksumRows
 from sebulba.storage.checksums import checksums_of
 
 
-def train(config: Config, *, checksums: bool) -> tuple[Timed, float]:
+@dataclasses.dataclass
+class Spent:
+    """What the learner's thread spent on checksums, as shares of the training time."""
+
+    cpu: float = 0.0
+    time: float = 0.0
+
+
+def train(config: Config, *, checksums: bool) -> tuple[Timed, Spent]:
     """Train in a new directory.
 
     Returns:
-        The env steps and their seconds after the start-up, and the share of these seconds that the
-        learner's thread spent on rows of checksums.
+        The env steps and their seconds after the start-up, and what checksums took of these.
     """
     with (
         tempfile.TemporaryDirectory(prefix="sebulba-benchmark-") as directory,
-        seconds_of_rows() as seconds,
+        seconds_of_rows() as spent,
     ):
         run = dataclasses.replace(config.run, checksums=checksums)
         config = dataclasses.replace(config, run=run, run_dir=f"{directory}/run")
@@ -42,31 +50,32 @@ def train(config: Config, *, checksums: bool) -> tuple[Timed, float]:
         assert bool(checksums_of(result.run_dir)) == checksums
         rate = result.summary["steps_per_second"]
     done = Timed(amount=result.env_steps, seconds=result.env_steps / rate)
-    return done, sum(seconds) / done.seconds
+    return done, Spent(cpu=spent.cpu / done.seconds, time=spent.time / done.seconds)
 
 
 @contextlib.contextmanager
-def seconds_of_rows() -> Iterator[list[float]]:
-    """Measure what a learner cycle spends on checksums, in seconds, most often on none."""
-    seconds: list[float] = []
+def seconds_of_rows() -> Iterator[Spent]:
+    """Sum up the seconds that learner cycles spend on rows of checksums."""
+    spent = Spent()
     on_cycle = ChecksumRows.on_cycle
 
     def timed(rows: ChecksumRows, report: CycleReport) -> None:
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         on_cycle(rows, report)
-        seconds.append(time.perf_counter() - begin)
+        spent.time += time.perf_counter() - begin
+        spent.cpu += time.thread_time() - begin_cpu
 
     with mock.patch.object(ChecksumRows, "on_cycle", timed):
-        yield seconds
+        yield spent
 
 
 def measure(config: Config, *, repeats: int) -> Result:
     """Measure env steps per second with and without checksums, and the time of their rows."""
-    shares: list[float] = []
+    spent: list[Spent] = []
 
     def with_checksums() -> Timed:
-        done, share = train(config, checksums=True)
-        shares.append(share)
+        done, of_run = train(config, checksums=True)
+        spent.append(of_run)
         return done
 
     rates = harness.interleave(
@@ -76,13 +85,15 @@ def measure(config: Config, *, repeats: int) -> Result:
         },
         repeats,
     )
+    timed = spent[-repeats:]  # the first run compiles
     return Result(
         name=f"checksums, {config.agent.name} on {config.env.suite} {config.env.id}",
         unit="env steps/s",
         rates=rates,
         ratios={
             "with checksums / without": rates["with checksums"].over(rates["without"]),
-            "rows / training time": Series(values=tuple(shares[-repeats:])),
+            "CPU time of rows / time": Series(values=tuple(each.cpu for each in timed)),
+            "rows / time": Series(values=tuple(each.time for each in timed)),
         },
         settings={"env steps": config.run.total_env_steps, "mode": config.run.mode},
     )
