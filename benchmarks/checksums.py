@@ -3,10 +3,10 @@
     python -m benchmarks.checksums CONFIG … [--env-steps 500000] [--repeats 5]
 
 Each repeat is a new run of each kind, measured without start-up and compilation. Runs in turns
-differ by more than checksums cost, so clocks around the rows also give their share of the time: that
-of the CPU, and that of the learner's thread, which also waits for a core there if others use them.
-With the default number of env steps, the ten rows of the first learner cycles count as little as in
-a real run.
+differ by more than checksums cost, so clocks around the rows also give their share of the time: CPU
+time, and time of the learner's thread, which may wait there for a core that other threads use. With
+the default number of env steps, the ten rows of the first learner cycles count as little as in a
+real run.
 """
 
 import contextlib
