@@ -157,7 +157,7 @@ def check_batch(observation: Any, *values: Any, space: gymnasium.Space, num_envs
     for mismatch in find_mismatches(observation, space):
         raise ResultError(mismatch)
     for what, value in zip(("reward", "terminated", "truncated"), values, strict=False):
-        array, kinds = np.asarray(value), "biuf" if what == "reward" else "biu"
+        array, kinds = _as_array(value), "biuf" if what == "reward" else "biu"
         if array.shape != (num_envs,) or array.dtype.kind not in kinds:
             expected = f"{'numbers' if what == 'reward' else 'bools'} [{num_envs}]"
             raise ResultError(f"{what}: expected {expected}, got {describe_value(value)}")
@@ -165,7 +165,7 @@ def check_batch(observation: Any, *values: Any, space: gymnasium.Space, num_envs
 
 def is_number(value: Any) -> bool:
     """Return whether a value is one real number: a Python or NumPy number, or an array `[]`."""
-    array = np.asarray(value)
+    array = _as_array(value)
     if array.dtype.kind == "O":  # such as a Decimal
         return isinstance(value, numbers.Number)
     return array.shape == () and array.dtype.kind in "biuf"
@@ -173,7 +173,7 @@ def is_number(value: Any) -> bool:
 
 def is_flag(value: Any) -> bool:
     """Return whether a value is a bool, an array `[]` of one, or the number 0 or 1."""
-    array = np.asarray(value)
+    array = _as_array(value)
     return array.shape == () and array.dtype.kind in "biuf" and bool(array in (0, 1))
 
 
@@ -197,7 +197,7 @@ def find_mismatches(
         return
     if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
         return  # such as a text, which a wrapper may leave out
-    array = np.asarray(observation)
+    array = _as_array(observation)
     can_cast = np.can_cast(array.dtype, space.dtype, "same_kind")
     if array.shape != space.shape or not can_cast:
         yield (
@@ -226,8 +226,18 @@ def describe_value(value: Any) -> str:
         return f"dict with {', '.join(map(repr, value))}" if value else "an empty dict"
     if isinstance(value, bool | int | float | complex):
         return f"{value!r} ({type(value).__name__})"
-    array = np.asarray(value)
+    array = _as_array(value)
     return type(value).__name__ if array.dtype == object else f"{array.dtype}{list(array.shape)}"
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """Return a value as an array; parts of different shapes as one object `[]`."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        array = np.empty((), object)
+        array[()] = value
+        return array
 
 
 def _is_inside(array: np.ndarray, space: Discrete | MultiDiscrete) -> bool:

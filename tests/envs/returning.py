@@ -24,6 +24,8 @@ VALUES = {
     "float32[]": np.float32(1.0),
     "int64[]": np.array(1),
     "decimal": decimal.Decimal("0.5"),
+    "result of a reset": (np.zeros(2, np.float32), {}),
+    "ragged list": [1.0, [1.0]],
     "x alone": {"x": np.ones(2, np.float32)},
 }
 GOOD = (np.ones(2, np.float32), 1.0, False, False, {})
