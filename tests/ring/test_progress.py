@@ -1,5 +1,6 @@
 """What a run counts, and when it has reached its goal."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -53,6 +54,23 @@ def test_the_speed_ends_with_the_last_learner_cycle():
     for _ in range(1000):
         next(seconds)
     assert ring.progress.steps_per_second == speed > 0
+
+
+def test_the_speed_of_a_row_is_that_since_the_row_before_without_start_up():
+    """The clock shows the square of the learner cycles, and the second actor starts in the second.
+
+    So each cycle takes longer than the last, and the run has started up after two of them.
+    """
+    learner = LearnerConfig(policy_lag=1, trajectories_per_cycle=1)
+    ring = make_ring(dataclasses.replace(make_config(), learner=learner))
+    set_time(ring, lambda: float(ring.learner.num_cycles**2))
+    rows = run_ring(ring, mode="serial", interval=1)
+    num_cycles, per_cycle = len(rows), rows[0]["env_steps"]
+    assert [row["env_steps"] for row in rows] == [n * per_cycle for n in range(1, num_cycles + 1)]
+    seconds = [n**2 - (n - 1) ** 2 for n in range(3, num_cycles + 1)]
+    speeds = [row["steps_per_second"] for row in rows]
+    assert speeds == [None, None, *(per_cycle / each for each in seconds)]
+    assert ring.progress.steps_per_second == per_cycle * (num_cycles - 2) / (num_cycles**2 - 4)
 
 
 @pytest.mark.parametrize("learner_devices", [pytest.param((0,), marks=pytest.mark.slow), (0, 1)])
