@@ -202,7 +202,8 @@ class Ring:
             NonFiniteError: too many updates in a row were not finite.
             Exception: the agent, a collective or an observer failed.
         """
-        with annotate_errors(lambda: where_learner(self.learner)):
+        place = where_learner(self.learner)  # this cycle, also once the learner has counted it
+        with annotate_errors(lambda: place):
             with self.in_cycle():
                 metrics = self.learner.update(
                     [each.unroll for each in deliveries], env_steps=self.progress.env_steps

@@ -118,7 +118,8 @@ def test_leaves_that_the_loss_passes_through_are_not_copied():
 def stopped(tmp_path_factory):
     """A run whose update `NAN_AT` was the last straw, two updates a cycle."""
     path = tmp_path_factory.mktemp("stopped") / "run"
-    config = make_config(path, agent=NAN_AGENT, updates_per_cycle=2)
+    run = {"log_interval_env_steps": 1}
+    config = make_config(path, agent=NAN_AGENT, updates_per_cycle=2, run=run)
     return config, path, training.train_to_exit_code(config)
 
 
@@ -131,6 +132,8 @@ def test_stop_ends_with_code_6_and_saves_the_state_before_the_update(stopped):
     assert steps_in(path / "checkpoints") == [place["checkpoint"]]
     summary = summary_of(path)
     assert (summary["status"], summary["non_finite_updates"]) == ("failed", 1)
+    last = rows_in(path)[-1]
+    assert (last["learner_cycles"], last["non_finite_updates"]) == (place["checkpoint"], 1)
     expected = make_ring(config)
     resume(expected, path / "checkpoints")
     close(expected)

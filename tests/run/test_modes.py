@@ -213,7 +213,7 @@ def test_an_exception_in_the_learner_ends_the_run_with_its_traceback_and_place(m
     before("count", fail, setattr=monkeypatch.setattr)
     with pytest.raises(FloatingPointError, match="the loss broke") as error:
         run_ring(ring, mode=mode)
-    assert error.value.__notes__ == ["This happened in the learner, cycle 1."]
+    assert error.value.__notes__ == ["This happened in the learner, cycle 0."]
     accounts = ring.ledger.balance()
     assert sum(account["learned"] for account in accounts) == 0
     assert sum(account["discarded"] for account in accounts) == total_of(ring, "acted") > 0
