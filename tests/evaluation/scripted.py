@@ -7,6 +7,9 @@ import numpy as np
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.types import EnvironmentSpec, EnvStep
 
+SEEDS = []
+"""With which `make` was called."""
+
 
 class ScriptedEnvironment:
     """Reward 1 per step. With `lives`, a game has that many, and each is an episode of the stream.
@@ -60,6 +63,7 @@ class ScriptedEnvironment:
 
 def make(config, *, num_envs, seed):
     """Create the environments; options: `lives`, `never_ends` and `hangs`."""
+    SEEDS.append(seed)
     return ScriptedEnvironment(
         num_envs=num_envs,
         lives=config.options.get("lives"),

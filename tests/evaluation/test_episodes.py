@@ -6,6 +6,8 @@ import pytest
 from sebulba.config import EnvConfig
 from sebulba.envs.base import EnvironmentTimeout
 from sebulba.evaluation.episodes import EvaluationPlan, Evaluator
+from sebulba.toolkit.prng import environment_seed
+from tests.evaluation import scripted
 from tests.toys import ToyAgent, ToyConfig, toy_run_spec
 
 SCRIPTED = "tests.evaluation.scripted:make"
@@ -101,3 +103,15 @@ def test_the_same_seed_plays_bitwise_the_same_episodes(policy_of, name, greedy):
 def test_another_seed_plays_different_episodes(policy_of):
     stored = policy_of("sac").stored
     assert play_stored(stored, seed=1) != play_stored(stored, seed=2)
+
+
+def test_evaluations_of_neighbouring_seeds_and_training_share_no_environment_seed():
+    """Suites give environment `i` of a batch the seed of the batch plus `i`."""
+    num_envs, made = 3, []
+    for seed in (0, 1, 2):
+        scripted.SEEDS.clear()
+        play_toy(make_plan(seed=seed, num_envs=num_envs))
+        made += scripted.SEEDS
+    made += [environment_seed(seed, "actor", actor) for seed in (0, 1, 2) for actor in (0, 1)]
+    seeds = {seed + number for seed in made for number in range(num_envs)}
+    assert len(seeds) == num_envs * len(made) == num_envs * 9
