@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -195,6 +196,8 @@ def verify(
             process = children.start(argv, base=environment, output=log)
             code = exit_code_of(process.wait())
         if children.signal_number is not None:
+            name = signal.Signals(children.signal_number).name
+            print(f"sebulba: {name} ended the repetition: there is no verdict", file=sys.stderr)
             return EXIT_SIGNAL_BASE + children.signal_number
         compared = compare_checksums(rows, checksums_of(path))
         # A run that failed fails again, after the last of its rows.

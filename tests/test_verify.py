@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import signal
 import zlib
 
 import numpy as np
@@ -19,6 +20,7 @@ from sebulba.process import (
     EXIT_OTHER_RESULT,
     EXIT_ROUNDING,
 )
+from sebulba.processes.children import Children
 from sebulba.run import training
 from sebulba.storage.checkpoints.manifest import crc32_of_json
 from sebulba.storage.checkpoints.restore import read_meta, steps_in
@@ -398,3 +400,16 @@ def test_the_file_of_a_module_that_is_not_found_here_is_named(copy, capsys):
     replace_in_config(copy, "policy_lag: 1", "policy_lag: null")
     err = refusal(copy, capsys)
     assert "the run had mine:Task in /there/mine.py; PYTHONPATH=/there finds it" in err
+
+
+def test_a_signal_ends_the_repetition_without_a_verdict(run_dir, monkeypatch, capsys):
+    start = Children.start
+
+    def start_and_stop(*args, **kwargs):
+        process = start(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(Children, "start", start_and_stop)
+    assert verify(run_dir) == 128 + signal.SIGINT
+    assert capsys.readouterr().err.endswith("SIGINT ended the repetition: there is no verdict\n")
