@@ -369,6 +369,13 @@ def _refusals(config: EnvConfig) -> Iterator[None]:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error
     except gymnasium_workers.WorkerError as error:
         raise EnvironmentFault(f"its constructor raised {error}") from error
+    except ValueError as error:
+        if "AutoresetMode" not in str(error):
+            raise
+        raise ConfigError(
+            "env.options.vector_kwargs.autoreset_mode: expected"
+            f" {AutoresetMode.NEXT_STEP.value}, or none: {error}"
+        ) from error
     except (AttributeError, RuntimeError, TypeError) as error:
         text = str(error)
         if any(each in text for each in _DIFFERENT):
