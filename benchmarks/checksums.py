@@ -28,17 +28,17 @@ from sebulba.storage.checksums import checksums_of
 
 @dataclasses.dataclass
 class Spent:
-    """What the learner's thread spent on checksums, as shares of the training time."""
+    """What the learner's thread spends on checksums: in seconds, or as shares of a run's time."""
 
     cpu: float = 0.0
-    time: float = 0.0
+    time: float = 0.0  # also while other threads have its core
 
 
 def train(config: Config, *, checksums: bool) -> tuple[Timed, Spent]:
     """Train in a new directory.
 
     Returns:
-        The env steps and their seconds after the start-up, and what checksums took of these.
+        The env steps and their seconds after the start-up, and the share of these on checksums.
     """
     with (
         tempfile.TemporaryDirectory(prefix="sebulba-benchmark-") as directory,
