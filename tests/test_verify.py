@@ -387,6 +387,7 @@ def test_the_repetition_has_the_variables_of_the_run():
         variables_of({"environment": {"LIBTPU_INIT_ARGS": "a\0b"}}, {})
 
 
+@pytest.mark.slow
 def test_foreign_text_forges_no_line(copy, capsys):
     forged = "\x1b[31mRED\nthe same bits up to learner cycle 70"
     edit(copy, lambda process: process["cpu"].update(model=forged))

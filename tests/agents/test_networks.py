@@ -118,7 +118,7 @@ def test_lstm_recurrent_kernel_is_orthogonal_for_each_gate():
         ("mlp", VECTOR, None),
         ("mlp", VECTOR, 6),
         ("shallow", IMAGE, 6),
-        ("deep", (2, 8, 8), None),
+        pytest.param("deep", (2, 8, 8), None, marks=pytest.mark.slow),
     ],
 )
 def test_unrolling_equals_stepping(torso, shape, lstm_size):

@@ -200,7 +200,7 @@ def test_targets_are_of_scaled_rewards_and_the_window_keeps_raw_ones():
     )
 
 
-@pytest.mark.parametrize("num_minibatches", [1, 2])
+@pytest.mark.parametrize("num_minibatches", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loss_of_the_users_sees_scaled_rewards(num_minibatches):
     seen = []
 

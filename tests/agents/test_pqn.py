@@ -160,7 +160,8 @@ def test_one_and_two_learner_devices_take_the_same_step():
 
 
 @pytest.mark.parametrize(
-    "core", [pytest.param(core, marks=[pytest.mark.slow] * (core == "gtrxl")) for core in CORES]
+    "core",
+    [pytest.param(core, marks=[pytest.mark.slow] * (core in ("gtrxl", "lru"))) for core in CORES],
 )
 def test_with_a_core_targets_and_loss_are_those_of_whole_unrolls(core):
     """Q of every row is that of acting from row to row, also for the minibatch's gradient."""

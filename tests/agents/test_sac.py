@@ -166,7 +166,13 @@ def test_each_loss_moves_its_own_parameters_only():
     )
 
 
-@pytest.mark.parametrize("config", [CONFIG, LAYER_NORM], ids=["default", "layer norm"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="default"),
+        pytest.param(LAYER_NORM, id="layer norm", marks=pytest.mark.slow),
+    ],
+)
 def test_one_and_two_learner_devices_take_the_same_step(config):
     agent, networks = agent_and_networks(config)
     opt_state = jitted(agent.init_opt_state)(networks)

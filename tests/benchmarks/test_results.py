@@ -27,6 +27,7 @@ def figures():
     return results.draw_curves()
 
 
+@pytest.mark.slow
 def test_the_curves_are_what_the_records_give(figures, tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
     assert sorted(figures) == sorted((ROOT / "docs" / "results").glob("*.svg"))
@@ -45,6 +46,7 @@ def test_every_row_was_trained_from_a_commit():
             assert re.fullmatch("[0-9a-f]{7,40}", record["commit"]), name
 
 
+@pytest.mark.slow
 def test_a_solved_config_ends_at_the_return_of_the_table(figures):
     figure = figures[ROOT / "docs" / "results" / "pendulum-v1.svg"]
     for axes in figure.axes[:2]:

@@ -15,8 +15,20 @@ from sebulba.types import RunSpec
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
+def is_atari(path):
+    """Return whether a config is one of several for Atari, with large networks to trace."""
+    name = path.stem
+    return name.endswith(("_pong", "_breakout", "_cpu")) and "minatar" not in name
+
+
 @pytest.mark.usefixtures("lenient_jax")
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * is_atari(path))
+        for path in CONFIGS
+    ],
+)
 def test_environment_and_agent_of_a_config_fit_each_other(path):
     config = load_config(str(path))
     if config.env.suite in ("craftax", "gymnax", "jaxmarl", "jumanji", "pgx"):

@@ -77,7 +77,7 @@ def test_gymnasium_takes_the_actions_of_a_policy_and_of_its_export(kind, tmp_pat
 
 
 @pytest.mark.parametrize("kind", DISCRETE)
-@pytest.mark.parametrize("masks", ["flat", "structured"])
+@pytest.mark.parametrize("masks", [pytest.param("flat", marks=pytest.mark.slow), "structured"])
 def test_a_mask_allows_what_it_says_in_evaluations_and_loaded_policies(kind, masks):
     policy = random_policy(kind=kind, masks=masks, wrappers=MASKED)
     assert set(sebulba.evaluate(policy, episodes=9, parallel_envs=3).returns) == {1.0}

@@ -198,7 +198,7 @@ def test_an_error_of_a_seed_ends_that_seed_only(tmp_path, monkeypatch, capfd):
     assert "OSError: no space" in capfd.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("is_saved", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_seed_whose_arrays_do_not_fit_into_memory_fails_and_tries_again_to_be_saved(
     is_saved, tmp_path, monkeypatch
 ):
