@@ -97,10 +97,12 @@ def describe_non_finite(env_steps: EnvStep) -> str | None:
         if len(where):
             row, env, *index = map(int, where[0])
             value = np.asarray(leaf)[tuple(where[0])]
-            found.append((row, env, f"{path}{index or ''} of env {env} is {value} in row {row}"))
-    if not found:
-        return None
-    return f"{min(found)[2]} of the trajectory: expected finite numbers"
+            name = f"{path}{index or ''} of env {env}"
+            # A float64 that is too large for float32 is infinite here, and not in the environment.
+            expected = f"expected finite numbers of {leaf.dtype}"
+            text = f"{name} is {value} in row {row} of the trajectory: {expected}"
+            found.append((row, env, text))
+    return min(found)[2] if found else None
 
 
 def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:

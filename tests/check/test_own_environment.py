@@ -44,7 +44,7 @@ FAULTS = [
         "fail",
         "raised ValueError: a wheel fell off (faulty_environments.py:",
     ),
-    ("GivesNaN", "stream", "fail", " is nan in row 6: expected finite numbers"),
+    ("GivesNaN", "stream", "fail", " is nan in row 6: expected finite numbers of float32"),
     ("HidesResets", "stream", "fail", "is_first (row 6, env 0): expected True after the end"),
     ("EndsTwice", "stream", "fail", "expected reward 0 and no end in the row of a reset"),
     (
