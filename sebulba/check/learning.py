@@ -206,14 +206,25 @@ def _bootstrap_source(evidence: Evidence) -> str | None:
     items = sensitivity.items
     num_rows = 1 + max(item.cycle for item in items) * length + length
 
-    def uses(field: str, row: int) -> bool:
-        return sensitivity.has_effect(_changed_at_row(field, row, items, length))
+    def changed(field: str, row: int) -> list[RecordedTrajectory]:
+        return _changed_at_row(field, row, items, length)
+
+    def bootstraps_from_observation(first_row: int) -> bool:
+        """Whether the loss does so with other networks: those of the recording may be dead."""
+        rows = range(first_row, num_rows)
+        effects = (sensitivity.greatest_effect(changed("observation", row)) for row in rows)
+        return any(effect > sensitivity.rounding for effect in effects)
 
     for row in reversed(range(num_rows)):
         for field in ("observation", "extras"):
-            if uses(field, row):
-                is_certain = _tells_ends_apart(sensitivity) or not uses("action", row)
-                return field if is_certain else None
+            if not sensitivity.has_effect(changed(field, row)):
+                continue
+            is_certain = _tells_ends_apart(sensitivity)
+            if not is_certain and sensitivity.has_effect(changed("action", row)):
+                return None
+            if field == "extras" and bootstraps_from_observation(row):
+                return "observation"
+            return field
     return None
 
 

@@ -193,7 +193,8 @@ def _uses_extras(trainer: Trainer) -> bool:
 def symmetry(evidence: Evidence) -> Answer:
     """Compare the gradients with a great reward for every action, and with a great penalty.
 
-    Those that grow with the reward have to be opposite, since the policy is the one that acted.
+    What they change by with twice the reward has to be opposite, since the policy is the one that
+    acted.
     """
     values, tried = evidence.shared(ValueFunction), evidence.shared(_learn).tried
     trainer = values.trainer
@@ -221,15 +222,19 @@ def symmetry(evidence: Evidence) -> Answer:
             if not any(b > 1.5 * a for a, b in zip(sizes, more, strict=True)):
                 continue
             compared += 1
-            asymmetry = float(np.linalg.norm(reward + penalty) / sum(sizes))
+            # Values that are as great as the reward, in units of normalised ones, are in both.
+            growths = more_reward - reward, more_penalty - penalty
+            sizes = [np.linalg.norm(each) for each in growths]
+            asymmetry = float(np.linalg.norm(sum(growths)) / sum(sizes))
             if asymmetry > _MAX_RELATIVE_ASYMMETRY:
                 if trainer.sensitivity.has_noise:
                     return unclear("the loss draws random numbers: its policy may be another one")
+                great, greater = _GREAT_REWARD, 2.0 * _GREAT_REWARD
                 return failed(
-                    f"{name} ({trainer.place}): expected opposite gradients"
-                    f" with a reward of {_GREAT_REWARD:g} and of {-_GREAT_REWARD:g} for every"
-                    f" action, got norms of {sizes[0]:.4g} and {sizes[1]:.4g}, and of"
-                    f" {asymmetry * sum(sizes):.4g} for their sum"
+                    f"{name} ({trainer.place}): expected opposite changes with a reward of"
+                    f" {greater:g} instead of {great:g} for every action, and of {-greater:g}"
+                    f" instead of {-great:g}, got norms of {sizes[0]:.4g} and {sizes[1]:.4g}, and"
+                    f" of {asymmetry * sum(sizes):.4g} for their sum"
                 )
     if not compared:
         return skipped("no gradient grows with great rewards")
@@ -302,8 +307,8 @@ SYMMETRY = Question(
     perturbs=f"rewards of ±{_GREAT_REWARD:g} for every action",
     proof="gradients that grow by half with twice the reward",
     expects=(
-        "some gradient, as a reward of 1 has; opposite ones that grow, since the policy is the one "
-        "that acted"
+        "some gradient, as a reward of 1 has; opposite growth with twice the reward, since the "
+        "policy is the one that acted"
     ),
     bound=(
         f"{_MAX_RELATIVE_ASYMMETRY:g} of their size: one that is clipped on one side has 1, and "
