@@ -101,6 +101,9 @@ learner cycles, until the first other action; from there on the run is another o
 seed. [How far](results_in_detail.md#certificates-on-another-kind-of-cpu) was tried.
 
 In the table, "–" under "repeated on" means: in no second process yet.
+Rows that are "consistent with rounding" were repeated on an EPYC with other CPU features than that
+of the certificate (no AVX-VNNI), where the orthogonal weights of a new network already differ by a
+millionth.
 
 """
 
