@@ -240,6 +240,8 @@ def record_repetition(
     cpu = describe_cpu(process)
     found = read_certificate(certificate)
     assert found is not None
+    if process["cpu"] != found.process["cpu"]:
+        cpu += ", other CPU features"  # Several kinds of CPU have the same name.
     others = [dict(each) for each in found.repetitions if each["cpu"] != cpu]
     mine = {"cpu": cpu, "commit": commit_of(process), "cycles": cycles, "verdict": verdict}
     write_json(certificate / REPETITIONS, {"repetitions": [*others, mine]})

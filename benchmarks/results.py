@@ -100,10 +100,8 @@ Another kind of CPU rounds otherwise. There, the numbers are consistent with rou
 learner cycles, until the first other action; from there on the run is another one, as with another
 seed. [How far](results_in_detail.md#certificates-on-another-kind-of-cpu) was tried.
 
-In the table, "–" under "repeated on" means: in no second process yet.
-Rows that are "consistent with rounding" were repeated on an EPYC with other CPU features than that
-of the certificate (no AVX-VNNI), where the orthogonal weights of a new network already differ by a
-millionth.
+In the table, "–" under "repeated on" means: in no second process yet. "Other CPU features" are
+other ones than those of the certificate's CPU, which may have the same name.
 
 """
 

@@ -150,6 +150,14 @@ def test_a_row_is_repeated_and_the_verdict_kept(row, monkeypatch, capsys):
     assert (kept["verdict"], kept["commit"]) == ("consistent with rounding", "abc1234")
     assert kept["cpu"] in results.make_page(row)
 
+    def on_another_cpu(run):
+        edit(run / "run.json", lambda process: process["cpu"].update(features="sse2"))
+
+    repeat(row, monkeypatch, change=on_another_cpu)
+    found = read_certificate(row / "results" / "records" / "impala" / CERTIFICATE)
+    first, second = (each["cpu"] for each in found.repetitions)
+    assert first == kept["cpu"] and second.endswith(", other CPU features")
+
 
 def test_a_digit_of_a_result_that_was_changed_is_found(row, monkeypatch, capsys):
     """The bits are those of the certificate, but not the numbers those of the record."""
