@@ -28,7 +28,7 @@ from sebulba.storage.checksums import checksums_of
 
 @dataclasses.dataclass
 class Spent:
-    """What the learner's thread spends on checksums: in seconds, or as shares of a run's time."""
+    """Seconds that the learner's thread spends on rows of checksums."""
 
     cpu: float = 0.0
     time: float = 0.0  # also while other threads have its core
@@ -38,7 +38,7 @@ def train(config: Config, *, checksums: bool) -> tuple[Timed, Spent]:
     """Train in a new directory.
 
     Returns:
-        The env steps and their seconds after the start-up, and the share of these on checksums.
+        The env steps and their seconds after the start-up, and those of them on checksums.
     """
     with (
         tempfile.TemporaryDirectory(prefix="sebulba-benchmark-") as directory,
@@ -49,13 +49,12 @@ def train(config: Config, *, checksums: bool) -> tuple[Timed, Spent]:
         result = sebulba.train(config, verbose=False)
         assert bool(checksums_of(result.run_dir)) == checksums
         rate = result.summary["steps_per_second"]
-    done = Timed(amount=result.env_steps, seconds=result.env_steps / rate)
-    return done, Spent(cpu=spent.cpu / done.seconds, time=spent.time / done.seconds)
+    return Timed(amount=result.env_steps, seconds=result.env_steps / rate), spent
 
 
 @contextlib.contextmanager
 def seconds_of_rows() -> Iterator[Spent]:
-    """Sum up the seconds that learner cycles spend on rows of checksums."""
+    """Sum up what learner cycles spend on rows of checksums during the block."""
     spent = Spent()
     on_cycle = ChecksumRows.on_cycle
 
@@ -71,11 +70,11 @@ def seconds_of_rows() -> Iterator[Spent]:
 
 def measure(config: Config, *, repeats: int) -> Result:
     """Measure env steps per second with and without checksums, and the time of their rows."""
-    spent: list[Spent] = []
+    shares: list[tuple[float, float]] = []
 
     def with_checksums() -> Timed:
-        done, of_run = train(config, checksums=True)
-        spent.append(of_run)
+        done, spent = train(config, checksums=True)
+        shares.append((spent.cpu / done.seconds, spent.time / done.seconds))
         return done
 
     rates = harness.interleave(
@@ -85,15 +84,15 @@ def measure(config: Config, *, repeats: int) -> Result:
         },
         repeats,
     )
-    timed = spent[-repeats:]  # the first run compiles
+    cpu, time_of_thread = zip(*shares[-repeats:], strict=True)  # the first run compiles
     return Result(
         name=f"checksums, {config.agent.name} on {config.env.suite} {config.env.id}",
         unit="env steps/s",
         rates=rates,
         ratios={
             "with checksums / without": rates["with checksums"].over(rates["without"]),
-            "CPU time of rows / time": Series(values=tuple(each.cpu for each in timed)),
-            "rows / time": Series(values=tuple(each.time for each in timed)),
+            "CPU time of rows / time": Series(values=cpu),
+            "rows / time": Series(values=time_of_thread),
         },
         settings={"env steps": config.run.total_env_steps, "mode": config.run.mode},
     )

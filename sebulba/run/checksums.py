@@ -58,14 +58,13 @@ class ChecksumRows(Observer):
         )
         start_daemon(self._queue.run, "writer checksums")
         self._last = ring.learner.num_cycles  # the learner cycles of the last row
-        self._next = next_row(self._last)  # those of the next one
         if resume_env_steps is None:
             self._write()
 
     def on_cycle(self, report: CycleReport) -> None:
         """Write a row if one is due."""
-        if report.num_cycles >= self._next or self._ring.end.goal:
-            self._next = next_row(report.num_cycles)
+        is_due = next_row(report.num_cycles - 1) == report.num_cycles
+        if is_due or self._ring.end.goal:
             self._write(report.unrolls)
 
     def close(self, end: RunEnd) -> None:
