@@ -269,6 +269,11 @@ def _mode_of(options: dict[str, Any]) -> str:
         )
     if not isinstance(kwargs := options.get("vector_kwargs", {}), dict):
         raise ConfigError(f"env.options.vector_kwargs: expected a mapping, got {kwargs!r}")
+    wanted = AutoresetMode.NEXT_STEP
+    if (autoreset := kwargs.get("autoreset_mode", wanted)) not in (wanted, wanted.value):
+        raise ConfigError(
+            f"env.options.vector_kwargs.autoreset_mode: expected {wanted.value}, got {autoreset}"
+        )
     check_step_limit(options.get("max_episode_steps"))
     return mode
 
@@ -369,13 +374,6 @@ def _refusals(config: EnvConfig) -> Iterator[None]:
         raise ConfigError(f"env.id {config.id!r}: {error}") from error
     except gymnasium_workers.WorkerError as error:
         raise EnvironmentFault(f"its constructor raised {error}") from error
-    except ValueError as error:
-        if "AutoresetMode" not in str(error):
-            raise
-        raise ConfigError(
-            "env.options.vector_kwargs.autoreset_mode: expected"
-            f" {AutoresetMode.NEXT_STEP.value}, or none: {error}"
-        ) from error
     except (AttributeError, RuntimeError, TypeError) as error:
         text = str(error)
         if any(each in text for each in _DIFFERENT):
@@ -398,7 +396,5 @@ def _check_autoreset(config: EnvConfig, vector_env: VectorEnv) -> None:
     if mode != AutoresetMode.NEXT_STEP:
         raise ConfigError(
             f"env.id: expected {AutoresetMode.NEXT_STEP}, got autoreset_mode {mode} of"
-            f" {config.id!r}; remove autoreset_mode from env.options.vector_kwargs, or, if the"
-            " environment has its own vector environment, set env.options.vectorization_mode to"
-            " sync or async"
+            f" {config.id!r}; set env.options.vectorization_mode to sync or async"
         )

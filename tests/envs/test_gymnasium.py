@@ -130,9 +130,9 @@ def test_gymnasium_supports_vector_entry_points():
 
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled", "SAME_STEP"])
 def test_gymnasium_refuses_other_autoreset_modes(mode):
-    with pytest.raises(ConfigError, match=r"env\.options\.vector_kwargs") as error:
+    expected = rf"env\.options\.vector_kwargs\.autoreset_mode: expected NextStep, got {mode}"
+    with pytest.raises(ConfigError, match=expected):
         make("CartPole-v1", vector_kwargs={"autoreset_mode": mode})
-    assert "autoreset_mode" in str(error.value)
 
 
 def test_gymnasium_closes_a_refused_environment_and_says_what_to_set():
