@@ -209,12 +209,6 @@ def _bootstrap_source(evidence: Evidence) -> str | None:
     def changed(field: str, row: int) -> list[RecordedTrajectory]:
         return _changed_at_row(field, row, items, length)
 
-    def bootstraps_from_observation(first_row: int) -> bool:
-        """Whether the loss does so with other networks: those of the recording may be dead."""
-        rows = range(first_row, num_rows)
-        effects = (sensitivity.greatest_effect(changed("observation", row)) for row in rows)
-        return any(effect > sensitivity.rounding for effect in effects)
-
     for row in reversed(range(num_rows)):
         for field in ("observation", "extras"):
             if not sensitivity.has_effect(changed(field, row)):
@@ -222,7 +216,11 @@ def _bootstrap_source(evidence: Evidence) -> str | None:
             is_certain = _tells_ends_apart(sensitivity)
             if not is_certain and sensitivity.has_effect(changed("action", row)):
                 return None
-            if field == "extras" and bootstraps_from_observation(row):
+            # All units of the recorded networks may be dead, so other ones are asked as well.
+            if field == "extras" and any(
+                sensitivity.greatest_effect(changed("observation", later)) > sensitivity.rounding
+                for later in range(row, num_rows)
+            ):
                 return "observation"
             return field
     return None

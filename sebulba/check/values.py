@@ -40,7 +40,7 @@ _NORMALIZE_ADVANTAGES = (
     "standardize_advantages",
     "norm_adv",
 )
-_GREAT_REWARD = 100.0  # far above any value
+_GREAT_REWARD = 100.0  # far above most values
 _MAX_RELATIVE_ASYMMETRY = 0.5
 _MAX_ROUNDING = 1e-4  # of a gradient, relative
 _CONSTANT_REWARD = 5.0  # beside rewards of standard deviation 1
@@ -191,10 +191,10 @@ def _uses_extras(trainer: Trainer) -> bool:
 
 
 def symmetry(evidence: Evidence) -> Answer:
-    """Compare the gradients with a great reward for every action, and with a great penalty.
+    """Double a great reward for every action, and a great penalty, and compare the gradients.
 
-    What they change by with twice the reward has to be opposite, since the policy is the one that
-    acted.
+    Where they grow, they have to change in opposite directions, since the policy is the one that
+    acted. The change does not depend on values, which may be as great as a normalised reward.
     """
     values, tried = evidence.shared(ValueFunction), evidence.shared(_learn).tried
     trainer = values.trainer
@@ -222,19 +222,17 @@ def symmetry(evidence: Evidence) -> Answer:
             if not any(b > 1.5 * a for a, b in zip(sizes, more, strict=True)):
                 continue
             compared += 1
-            # Values that are as great as the reward, in units of normalised ones, are in both.
-            growths = more_reward - reward, more_penalty - penalty
-            sizes = [np.linalg.norm(each) for each in growths]
-            asymmetry = float(np.linalg.norm(sum(growths)) / sum(sizes))
+            changes = more_reward - reward, more_penalty - penalty
+            first, second = (np.linalg.norm(each) for each in changes)
+            asymmetry = float(np.linalg.norm(sum(changes)) / (first + second))
             if asymmetry > _MAX_RELATIVE_ASYMMETRY:
                 if trainer.sensitivity.has_noise:
                     return unclear("the loss draws random numbers: its policy may be another one")
-                great, greater = _GREAT_REWARD, 2.0 * _GREAT_REWARD
                 return failed(
-                    f"{name} ({trainer.place}): expected opposite changes with a reward of"
-                    f" {greater:g} instead of {great:g} for every action, and of {-greater:g}"
-                    f" instead of {-great:g}, got norms of {sizes[0]:.4g} and {sizes[1]:.4g}, and"
-                    f" of {asymmetry * sum(sizes):.4g} for their sum"
+                    f"{name} ({trainer.place}): expected twice a reward of {_GREAT_REWARD:g} for"
+                    f" every action and twice a reward of {-_GREAT_REWARD:g} to change it by"
+                    f" opposite amounts, got changes of norm {first:.4g} and {second:.4g}, and"
+                    f" {asymmetry * (first + second):.4g} for their sum"
                 )
     if not compared:
         return skipped("no gradient grows with great rewards")
@@ -304,11 +302,11 @@ SYMMETRY = Question(
     ask=symmetry,
     property="rewards and penalties weigh the same",
     needs=Needs.TRAINING,
-    perturbs=f"rewards of ±{_GREAT_REWARD:g} for every action",
+    perturbs=f"rewards of ±{_GREAT_REWARD:g} for every action, and twice these",
     proof="gradients that grow by half with twice the reward",
     expects=(
-        "some gradient, as a reward of 1 has; opposite growth with twice the reward, since the "
-        "policy is the one that acted"
+        "some gradient, as a reward of 1 has; opposite changes with twice the reward and twice "
+        "the penalty, since the policy is the one that acted"
     ),
     bound=(
         f"{_MAX_RELATIVE_ASYMMETRY:g} of their size: one that is clipped on one side has 1, and "
