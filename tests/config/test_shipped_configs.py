@@ -16,7 +16,7 @@ CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
 def is_atari(path):
-    """Return whether a config is one of several for Atari, with large networks to trace."""
+    """Return whether a config is for EnvPool's Atari, whose networks take long to trace."""
     name = path.stem
     return name.endswith(("_pong", "_breakout", "_cpu")) and "minatar" not in name
 
